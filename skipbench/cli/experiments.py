@@ -53,8 +53,9 @@ def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More than 100 GPU-hours take `--yes`.
     """
+    experiments = cells_asked(asked, choices("experiment"))
     if asked.plan:
-        show_plan(cells_asked(asked, choices("experiment")), asked)
+        show_plan(experiments, asked)
         return
     if (hardware := hardware_of(asked.settings)) is None:
         raise SkipbenchError(
@@ -75,7 +76,6 @@ def run_submit(asked: Submit) -> None:
         if isinstance(hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
-        experiments = cells_asked(asked, choices("experiment"))
         _, failed = submit(
             ((name, with_states(once(own), asked.stale)) for name, own in experiments.items()),
             hardware,

@@ -20,7 +20,8 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
-from skipbench.models.outline import sized
+from skipbench.models.outline import context_of, sized
+from skipbench.runs.cell import Cell
 from skipbench.runs.run import read_run
 
 TINY = PACKAGE / "models" / "tiny"
@@ -59,6 +60,8 @@ def told(*words: str) -> str:
         (["dataset.max_new_tokens=0"], "dataset.max_new_tokens=0; wanted 1 or more"),
         (["dataset.context=200", "dataset.max_new_tokens=195"], "with max_new_tokens=195 at most"),
         (["dataset.chat=template"], "has no chat template"),
+        (["dataset.scorer=best"], "unknown scorer='best'; known: "),
+        (["dataset.scorer=gsm8k"], "answer"),
         (["method=fixed", 'method.skip="attn:99"'], "a model of 12 layers has 0 to 23"),
     ],
 )
@@ -141,13 +144,11 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
 
 
 def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:
-    config = compose([*SMALL, f"results={tmp_path}"])
-    found = preflight(config, tmp_path / "runs" / "one")
-    lm, tokenizer = load_model(config.model, config.engine)
-    assert found.prompts is not None
-    assert [p.ids for p in found.prompts] == [tokenizer.encode(r.prompt) for r in found.rows]
-    assert found.model.architecture is not None
-    assert found.model.architecture.context == lm.max_positions
+    cell = Cell(compose([*SMALL, f"results={tmp_path}"]))
+    prompts, model = preflight(cell), cell.config.model
+    lm, tokenizer = load_model(model, cell.config.engine)
+    assert prompts is not None and context_of(model) == lm.max_positions
+    assert [p.ids for p in prompts] == [tokenizer.encode(one.prompt) for one in cell.examples]
 
 
 @pytest.mark.slow

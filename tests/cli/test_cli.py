@@ -22,7 +22,7 @@ from skipbench.experiments.row import run_cell
 
 
 def metrics(results: Path) -> list[dict[str, Any]]:
-    return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/metrics.json"))]
+    return [json.loads(p.read_text()) for p in sorted(results.glob("runs/*/*/metrics.json"))]
 
 
 def test_help_lists_choices_and_commands(skipbench: Command) -> None:

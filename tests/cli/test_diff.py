@@ -18,17 +18,17 @@ def test_a_folder_differs_from_itself_in_nothing(skipbench: Command, tmp_path: P
     shutil.copytree(results, other)
     same = skipbench("diff", str(results), str(other))
     assert same.returncode == 0 and "2 cells in both; 0 whose interval leaves out 1" in same.stdout
-    slowed = next(other.glob("runs/*uniform*/samples.jsonl"))
-    lines = [json.loads(line) for line in slowed.read_text().splitlines()]
-    for line in lines:
-        line["method"]["seconds"]["draft"] *= 100
-        line["method"]["tokens"][-1] += 1
-    (slowed.parent / "metrics.json").unlink()  # else its figures would be others than the samples'
-    slowed.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    turns, slowed = next(other.glob("runs/*/turns.jsonl")), next(other.glob("runs/*/uniform*"))
+    lines = [json.loads(line) for line in turns.read_text().splitlines()]
+    for arm in (line["arms"][slowed.name] for line in lines if slowed.name in line["arms"]):
+        arm["seconds"]["draft"] *= 100
+        arm["tokens"][-1] += 1
+    (slowed / "metrics.json").unlink()  # else its figures would be others than the turns'
+    turns.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = skipbench("diff", str(results), str(other))
     assert found.returncode == 1 and "0 of 5 outputs have the same tokens" in found.stdout
     assert "1 whose interval leaves out 1" in found.stdout
-    shutil.rmtree(next(other.glob("runs/*prompt-lookup*")))
+    shutil.rmtree(next(other.glob("runs/*/prompt-lookup*")))
     assert "only in " in skipbench("diff", str(results), str(other)).stdout
     assert skipbench("diff", str(results)).returncode == 2
     assert skipbench("diff", str(results), str(tmp_path)).returncode == 2

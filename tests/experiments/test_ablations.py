@@ -9,14 +9,15 @@ import pytest
 from conftest import PAPERS
 
 from skipbench.config.catalog import choices, experiment_of, file_of, model_facts
-from skipbench.experiments.grid import SCALES, PlannedCell, plan
-from skipbench.experiments.plan import Request, composed, planned_cells
+from skipbench.experiments.grid import SCALES, plan
+from skipbench.experiments.plan import composed, once, planned_cells
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.compared import BASELINE
 from skipbench.report.figures import curves
 from skipbench.report.figures.registry import FIGURES, NOT_RUN
 from skipbench.report.published import read_paper
 from skipbench.report.tables.paper_rows import halves
+from skipbench.runs.cell import Cell
 from skipbench.runs.run import Run
 
 EXPERIMENTS = choices("experiment")
@@ -67,8 +68,8 @@ def apart(cells: Iterable[Mapping[str, str]], together: Iterable[set[str]]) -> l
     return left
 
 
-def planned(name: str, scale: str = "paper") -> list[PlannedCell]:
-    return [cell for cell in plan(name, [], scale) if cell.run]
+def planned(name: str, scale: str = "paper") -> list[Cell]:
+    return [cell for cell in plan(name, [], scale) if cell.runnable]
 
 
 def test_rows_of_an_experiment_differ_in_what_it_compares() -> None:
@@ -92,12 +93,12 @@ def test_rows_that_differ_in_two_things_are_seen() -> None:
 
 
 def test_with_and_without_dynamic_verification_a_set_is_of_one_search() -> None:
-    cells = composed("swift-table12", planned("swift-table12"))
-    traces = [search_trace(config) for _, config in cells if config.search_dataset is not None]
+    configs = [cell.config for cell in once(composed(planned("swift-table12")))]
+    traces = [search_trace(config) for config in configs if config.search_dataset is not None]
     assert len(traces) == 4 and len(set(traces)) == 2
 
 
-def published_set(cell: PlannedCell) -> bool:
+def published_set(cell: Cell) -> bool:
     """Whether a cell drafts with a set that was published for its model."""
     sets = model_facts(cell.overrides["model"]).get("sets") or {}
     return cell.overrides["method"] in sets and not cell.searches
@@ -124,12 +125,12 @@ def test_every_cell_of_a_table_has_a_place_in_it() -> None:
         paper, _, table = name.rpartition("-")
         parts = halves(read_paper(paper), table)
         labels = {n.keys["subtask"] for part in parts for n in part.numbers if "subtask" in n.keys}
-        planned = planned_cells(name, Request([name], []), "paper")
+        planned = planned_cells(name, [], "paper")
         split = [{"subtask": one} for one in sorted(labels - {"overall"})]
         if not experiment_of(name).published.groups:
             split = [{}]
         names = {n.method for part in parts for n in part.numbers}
-        cells = [c for c in planned if c.run and not c.noise and c.keys["method"] in names]
+        cells = [c for c in planned if c.runnable and not c.noise and c.keys["method"] in names]
         runs = [Run(keys=cell.keys | own) for cell in cells for own in split]
         for run in runs:
             assert any([part.add(run) for part in parts]), (name, run.keys)
@@ -149,6 +150,6 @@ def test_a_correlation_of_a_whole_experiment_is_not_over_too_few(scale: str) -> 
     """Prompts of all cells; a rule that calls a figure's own plan too few never ends."""
     names = [name for name, draw in FIGURES.items() if draw is curves.correlation]
     assert names == ["knapspec-figure2"]
-    cells = composed(names[0], planned(names[0], scale))
-    prompts = [config.limit or config.dataset.size or 0 for _, config in cells]
+    configs = [cell.config for cell in once(composed(planned(names[0], scale)))]
+    prompts = [config.limit or config.dataset.size or 0 for config in configs]
     assert sum(prompts) > 2 * curves.FEW

@@ -15,7 +15,7 @@ from builders import SMALL
 from conftest import PAPERS, ROOT
 from msgspec.structs import replace
 
-from skipbench.bench.arm import Bench
+from skipbench.bench.arm import ArmRunner
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -23,17 +23,18 @@ from skipbench.experiments import last_loaded
 from skipbench.experiments import table_runs as table_module
 from skipbench.experiments.grid import matches, plan, printed_numbers
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.plan import composed
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_cell
+from skipbench.experiments.plan import composed, once
+from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.paper import paper_table
+from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics
-from skipbench.runs.run import Run, read_run
-from skipbench.runs.store import read_samples
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import VANILLA
+from skipbench.runs.run import read_run
 
 TABLES = {
     "swift": range(2, 13),
@@ -73,8 +74,8 @@ def test_every_listed_table_has_an_experiment() -> None:
 def test_every_cell_composes(name: str) -> None:
     """At the papers' scale in `test_every_experiment_plans`."""
     for scale in ("embedded", "laptop"):
-        for cell, config in composed(name, plan(name, [], scale)):
-            assert config.method.name == cell.overrides["method"]
+        for cell in once(composed(plan(name, [], scale))):
+            assert cell.config.method.name == cell.overrides["method"]
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -115,7 +116,7 @@ def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
     for cell in plan(name, [], "embedded"):
         assert not {"model", "dataset", "subtask"} & cell.keys.keys()  # of no row of the paper
         assert cell.overrides["model"] == "tiny"
-        if cell.run:
+        if cell.runnable:
             assert "dataset.prompt" not in cell.overrides
             assert int(cell.overrides["limit"]) <= 4
         else:
@@ -148,7 +149,7 @@ def test_knapspec_s_clasp_has_the_script_s_budget_and_interval() -> None:
     found = {}
     for cell in plan("knapspec-table2", [], "paper"):
         if cell.keys["method"] in ("clasp", "knapspec"):
-            method = compose(cell.words("knapspec-table2")).method.node
+            method = compose(cell.words).method.node
             ratio = method.get("ratio", 0) if cell.keys["method"] == "clasp" else None
             found.setdefault(str(cell.keys["model"]), set()).add((method["interval"], ratio))
     layers = {"llama3.2-3b": (28, 8), "llama3.2-1b": (16, 4), "llama3.1-70b": (80, 20)}
@@ -201,14 +202,14 @@ def test_overrides_of_the_command_line_go_first() -> None:
 
 def test_settings_of_a_search_reach_only_methods_that_take_a_set() -> None:
     words = ["search.iterations=2", "method=uniform,vanilla,self-sd", "dataset=mini-math"]
-    configs = [compose(cell.words("tiny")) for cell in plan("tiny", words, "embedded")]
+    configs = [compose(cell.words) for cell in plan("tiny", words, "embedded")]
     searching = [one.method.name for one in configs if one.search_dataset is not None]
     assert len(configs) == 3 and searching == ["self-sd"]
 
 
 def test_names_of_the_paper_name_no_run() -> None:
     one = plan("swift-table8", [], "embedded")[0]
-    assert "published" not in compose(one.words("swift-table8")).to_dict()
+    assert "published" not in compose(one.words).to_dict()
 
 
 @pytest.mark.slow
@@ -234,7 +235,7 @@ def test_a_cell_with_a_search_of_its_own(
     assert [one["iterations"] for one in retimed] == [2, 3]
     for one in retimed:
         assert {*one["sets"]} == {t["skip"] for t in trials[: one["iterations"]]}
-    found = [read_run(folder).settings["method"] for folder in tmp_path.glob("runs/*")]
+    found = [read_run(folder).settings["method"] for folder in run_folders(tmp_path)]
     assert {m["skip"] for m in found if "skip" in m} == {one["best"] for one in retimed}
     assert not list(tmp_path.glob("skip_sets/*"))  # no other run's `stored` has changed
 
@@ -243,16 +244,11 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
     words = ["scale=embedded", f"results={tmp_path}", *SMALL, "dataset=mini-math"]
     dispatch(["table", "self-sd-table12", *words])
     # and vanilla against itself
-    assert len(list(tmp_path.glob("runs/*"))) == 2
+    assert len(run_folders(tmp_path)) == 2
     table = tmp_path / "tables" / "self-sd-table12.embedded.md"
     assert "| vanilla " in table.read_text() and "bitsandbytes" in table.read_text()
-    runs: list[Run] = []
-    planned = plan("self-sd-table12", words[1:], "embedded")
-    configs = {cell.name: config for cell, config in composed("self-sd-table12", planned)}
-    for cell in planned:
-        runs += table_runs(
-            "self-sd-table12", cell, configs[cell.name] if cell.run else None, None, False
-        )
+    cells = composed(plan("self-sd-table12", words[1:], "embedded"))
+    runs = [run for cell in cells for run in table_runs(cell, False)]
     assert [run.metrics is not None for run in runs] == [True, False, False, False]
     assert [run.keys["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
     assert all("bitsandbytes" in str(run.reason) for run in runs[1:])
@@ -260,9 +256,9 @@ def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
 
 def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path: Path) -> None:
     given = [f"results={tmp_path}", *SMALL, "limit=3", "method=self-sd"]
-    (cell, config), *_ = composed("self-sd-table5", plan("self-sd-table5", given, "embedded"))
-    run_cell(config, print_table=False)
-    (run,) = table_runs("self-sd-table5", cell, config, None, False)
+    cell, *_ = composed(plan("self-sd-table5", given, "embedded"))
+    run_rows([cell])
+    (run,) = table_runs(cell, False)
     assert run.paper_samples is None and run.lengths["max_new_tokens"] == "8"
     own = {"model": "llama2-13b", "dataset": "cnndm"}
     beside = replace(run, keys=run.keys | own, paper_samples=10)
@@ -272,9 +268,9 @@ def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path:
         for r in table.records
         if r["model"] == "llama2-13b" and r["column"] == "ms"
     }
-    rates = [1000 * (s.method.s_per_token or 0.0) for s in run.sound]
+    rates = [1000 * (arm.s_per_token or 0.0) for arm in run.arms]
     assert len(rates) == 3 and ours["latency", "all", "self-sd"][1] == pytest.approx(stdev(rates))
-    rates = [1000 * (s.vanilla.s_per_token or 0.0) for s in run.sound]
+    rates = [1000 * (turn.arms[VANILLA].s_per_token or 0.0) for turn in run.sound]
     value, spread = ours["latency", "all", "vanilla"]  # of the arm beside the method's
     assert spread == pytest.approx(stdev(rates)) and min(rates) <= value <= max(rates)
     draft, attention = ours["draft", "all", "self-sd"][1], ours["draft", "attention", "self-sd"][1]
@@ -286,8 +282,7 @@ def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path:
 
 def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(name: str, *given: str, scale: str = "paper") -> int | str | None:
-        ((cell, config),) = composed(name, plan(name, given, scale)[:1])
-        return table_runs(name, cell, config, None, True)[0].paper_samples
+        return table_runs(*composed(plan(name, given, scale)[:1]), True)[0].paper_samples
 
     assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
     assert said("self-sd-table14") == 1318 and said("swift-table3") is None
@@ -300,8 +295,7 @@ def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
-    ((cell, config),) = composed("clasp-table1", plan("clasp-table1", ["limit=1"], "paper")[:1])
-    (run,) = table_runs("clasp-table1", cell, config, None, True)
+    (run,) = table_runs(*composed(plan("clasp-table1", ["limit=1"], "paper")[:1]), True)
     assert run.keys["max_length"] == 1024  # the paper's
     assert run.lengths["max_length"] == "none, up to 1024 new tokens"
     measured = replace(run, metrics=Metrics(samples=1, tau=4.5, tau_draft=3.6, alpha=0.5))
@@ -324,16 +318,14 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     names = ("question_id", "category", "turns")
     path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
     words = [*SMALL, "model=tiny", "dataset=specbench", f"dataset.path={path}", "method=uniform"]
-    config = compose([*words, f"results={tmp_path}"])
-    run_cell(config, print_table=False)
-    resolved = resolve_cell(config)
-    samples = read_samples(resolved.folder / "samples.jsonl")
-    group = next(iter(samples[0].groups))
-    run = replace(run_entry(resolved), keys={"method": "uniform"})
+    run_rows([cell := Cell(compose([*words, f"results={tmp_path}"]))])
+    run = replace(run_entry(cell), keys={"method": "uniform"})
+    turns = run.turns
+    group = next(iter(turns[0].groups))
     assert run.provenance.layers == 12
     split = _by_group(run, "subtask", group)
-    assert {r.keys["subtask"] for r in split} == {s.groups[group] for s in samples}
-    assert sum(r.measured.samples for r in split) == len(samples) == run.measured.samples
+    assert {r.keys["subtask"] for r in split} == {turn.groups[group] for turn in turns}
+    assert sum(r.measured.samples for r in split) == len(turns) == run.measured.samples
     assert sum(r.measured.rounds for r in split) == run.measured.rounds
 
 
@@ -354,19 +346,19 @@ def test_a_small_dense_model_is_kept_for_the_next_cell(monkeypatch: pytest.Monke
 def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decode = Bench.decode
+    decode = ArmRunner.decode
 
-    def failing(self: Bench, method: Any, *more: Any) -> Any:
+    def failing(self: ArmRunner, method: Any, *more: Any) -> Any:
         if self.config.method.name == "uniform" and method is self.method:
             raise RuntimeError("out of luck")
         return decode(self, method, *more)
 
-    monkeypatch.setattr(Bench, "decode", failing)
+    monkeypatch.setattr(ArmRunner, "decode", failing)
     words = ["table", "swift-table2", "scale=embedded", f"results={tmp_path}", *SMALL]
     with pytest.raises(SystemExit) as ended:
         dispatch([*words, "method=uniform,middle", "dataset=mini-math"])
     assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
     # three models of the paper are one here
-    states = {f.name.split("_")[1]: read_run(f).status.state for f in tmp_path.glob("runs/*")}
+    states = {f.name.split("_")[0]: read_run(f).status.state for f in run_folders(tmp_path)}
     assert states == {"uniform": "failed", "middle": "done"}
     assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()

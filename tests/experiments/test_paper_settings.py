@@ -9,9 +9,10 @@ import pytest
 from conftest import PAPERS, rest_slow
 
 from skipbench.config.run_config import RunConfig
-from skipbench.experiments.grid import KEY_OF, PlannedCell, matches, plan, printed_numbers
-from skipbench.experiments.plan import composed
+from skipbench.experiments.grid import KEY_OF, matches, plan, printed_numbers
+from skipbench.experiments.plan import composed, once
 from skipbench.report.published import Printed, paper_of, read_paper
+from skipbench.runs.cell import Cell
 
 EVERY_DAY = ("self-sd-table3", "swift-table8", "swift-table10", "clasp-figure4a", "self-sd-table13")
 STOP = ("max_steps", "threshold", "target", "step", "beta1", "beta2")
@@ -72,7 +73,7 @@ def value(config: RunConfig, key: str, printed: Any) -> Any:
     return NO_SETTING
 
 
-def of_its_table(name: str, cell: PlannedCell) -> Iterator[tuple[str, Any]]:
+def of_its_table(name: str, cell: Cell) -> Iterator[tuple[str, Any]]:
     """The settings in the rows of the experiment's own table or figure that the cell stands for."""
     for number in printed_numbers(name):
         if matches(cell.keys, number.keys):
@@ -81,7 +82,7 @@ def of_its_table(name: str, cell: PlannedCell) -> Iterator[tuple[str, Any]]:
                 yield number.column, number.value
 
 
-def of_its_lists(name: str, cell: PlannedCell, config: RunConfig) -> Iterator[tuple[str, Any]]:
+def of_its_lists(name: str, cell: Cell, config: RunConfig) -> Iterator[tuple[str, Any]]:
     """What the papers list for the cell's method, model and dataset, and what its own paper says of
     all its tables, if the cell does not ablate that.
     """
@@ -117,10 +118,10 @@ def numbers_in(paper: str, table: str) -> list[Printed]:
 
 @pytest.mark.parametrize("name", rest_slow(PAPERS, EVERY_DAY.__contains__))
 def test_what_is_composed_is_what_the_paper_prints(name: str) -> None:
-    cells, compared = composed(name, [cell for cell in plan(name, [], "paper") if cell.run]), 0
-    for cell, config in cells:
-        for key, printed in {*of_its_table(name, cell), *of_its_lists(name, cell, config)}:
-            ours = value(config, key, printed)
+    cells, compared = once(composed(plan(name, [], "paper"))), 0
+    for cell in cells:
+        for key, printed in {*of_its_table(name, cell), *of_its_lists(name, cell, cell.config)}:
+            ours = value(cell.config, key, printed)
             assert ours in (printed, NO_SETTING), f"{cell.name}: {key} is {ours}, not {printed}"
             compared += ours is not NO_SETTING
     print(f"{name}: {compared} values of {len(cells)} cells")  # noqa: T201 (pytest -rP)

@@ -14,7 +14,7 @@ from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
 from skipbench.config.model import Quantization
 from skipbench.config.run_config import RunConfig
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, within
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, unique
 from skipbench.experiments.costs import (
     LOADED_PER_S,
     Cost,
@@ -24,10 +24,10 @@ from skipbench.experiments.costs import (
     gpu_of,
 )
 from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import Request, grids_of, without_repeats
-from skipbench.launch.jobs import bill_line, bill_of
+from skipbench.experiments.plan import cells_of, once, without_repeats
+from skipbench.launch.jobs import bill_line, bill_of, jobs_of
 from skipbench.launch.slurm import memory_for
-from skipbench.runs.provenance import config_hash
+from skipbench.runs.cell import Cell
 
 
 def config(*words: str) -> RunConfig:
@@ -107,16 +107,27 @@ def test_charged_hours_are_the_planned_ones(name: str) -> None:
 ON_8B = ("model=llama3-8b", "dataset=cnndm", "limit=null")
 
 
-def row(*methods: str, more: Sequence[str] = ()) -> list[RunConfig]:
-    return [config(*ON_8B, f"method={name}", *more) for name in methods]
+def row(*methods: str, more: Sequence[str] = ()) -> list[Cell]:
+    return [Cell(config(*ON_8B, f"method={name}", *more)) for name in methods]
+
+
+def sets(cell: Cell, *iterations: int) -> list[Cell]:
+    """The cell with searches of so many sets."""
+    of = cell.config
+    searches = (replace(of.search, iterations=n) for n in iterations)
+    return [Cell(replace(of, search_dataset=of.dataset, search=one)) for one in searches]
+
+
+def seeds(cell: Cell, count: int) -> list[Cell]:
+    """The cell with other methods."""
+    return [Cell(replace(cell.config, method=cell.config.method.but(seed=n))) for n in range(count)]
 
 
 def test_a_row_loads_once_and_decodes_vanilla_once_by_hand() -> None:
-    noise = config(*ON_8B, "method=vanilla", "limit=20")
-    searched = replace(row("self-sd")[0], search_dataset=noise.dataset)
-    (alone,) = costs_of(one := row("swift"), blocks_of(one), gpu_of(None))
-    arms = [*row("swift", "recycling"), searched, noise]
-    (cost,) = costs_of(arms, blocks_of(arms), gpu_of(None))
+    noise = row("vanilla", more=["limit=20"])
+    (searched,) = sets(*row("self-sd"), row("self-sd")[0].config.search.iterations)
+    (alone,) = costs_of(blocks_of(row("swift")), gpu_of(None))
+    (cost,) = costs_of(blocks_of([*row("swift", "recycling"), searched, *noise]), gpu_of(None))
     assert alone is not None and cost is not None
     assert alone.hours == pytest.approx(alone.load_h + 2000 * alone.prompt_h)
     assert cost.prompts == (1000, 1000, 1000, 20) and cost.load_h == alone.load_h
@@ -127,12 +138,9 @@ def test_a_row_loads_once_and_decodes_vanilla_once_by_hand() -> None:
 
 
 def test_a_search_is_paid_once_by_the_cell_of_most_sets() -> None:
-    sets = [
-        replace(one, search_dataset=one.dataset, search=replace(one.search, iterations=n))
-        for one in row("self-sd", more=["decoding.temperature=0.5"]) + row("self-sd")
-        for n in (20, 50)
-    ]
-    costs = costs_of(sets, blocks_of(sets), gpu_of(None))
+    of = row("self-sd", more=["decoding.temperature=0.5"]) + row("self-sd")
+    cells = [cell for one in of for cell in sets(one, 20, 50)]
+    costs = costs_of(blocks_of(cells), gpu_of(None))
     paid = [hours for cost in costs if cost for hours in cost.search_h]
     assert [hours > 0 for hours in paid] == [False, True, False, False]
 
@@ -141,24 +149,19 @@ def test_a_search_is_paid_once_by_the_cell_of_most_sets() -> None:
     ("arms", "sizes"), [(1, [1]), (9, [9]), (10, [5, 5]), (17, [9, 8]), (23, [8, 8, 7])]
 )
 def test_rows_are_cut_into_blocks_of_arms(arms: int, sizes: list[int]) -> None:
-    (one,) = row("random")
-    configs = [replace(one, method=one.method.but(seed=n)) for n in range(arms)]
-    other = config("model=llama3-8b", "dataset=xsum", "method=random")
-    blocks = blocks_of([*configs, other])
+    cells = seeds(*row("random"), arms)
+    other = Cell(config("model=llama3-8b", "dataset=xsum", "method=random"))
+    blocks = blocks_of([*cells, other])
     assert [len(block) for block in blocks] == [*sizes, 1] and max(sizes) <= MOST_ARMS
-    assert [at for block in blocks for at in block] == [*range(arms + 1)]
-    assert [len(block) for block in blocks_of([*configs, other], cut=False)] == [arms, 1]
+    assert [id(cell) for block in blocks for cell in block] == [id(c) for c in [*cells, other]]
+    assert [len(block) for block in blocks_of([*cells, other], cut=False)] == [arms, 1]
 
 
 def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
-    (one,) = row("random")
-    sets = [
-        replace(one, search_dataset=one.dataset, search=replace(one.search, iterations=10 + n))
-        for n in range(6)
-    ]
-    others = [replace(one, method=one.method.but(seed=n)) for n in range(6)]
-    mixed = [cell for pair in zip(others, sets, strict=True) for cell in pair]
-    assert blocks_of(mixed) == [[1, 3, 5, 7, 9, 11], [0, 2, 4, 6, 8, 10]]
+    searched, others = sets(*row("random"), *range(10, 16)), seeds(*row("random"), 6)
+    mixed = [cell for pair in zip(others, searched, strict=True) for cell in pair]
+    found = [[id(cell) for cell in block] for block in blocks_of(mixed)]
+    assert found == [[id(cell) for cell in searched], [id(cell) for cell in others]]
 
 
 def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> None:
@@ -174,7 +177,7 @@ def test_searches_that_a_table_needs_are_its_cells(name: str) -> None:
     cells = [c for c in plan(name, [], "paper") if c.overrides["method"] == "self-sd"]
     assert any(c.searches for c in cells)
     for cell in cells:
-        of = compose(cell.words(name))
+        of = compose(cell.words)
         if not cell.searches:
             assert of.model.sets["self-sd"]  # published
             continue
@@ -189,10 +192,10 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
         more = ["hardware=slurm-a100"] if command == ["submit"] else []
         done = skipbench(*command, "clasp-table1", *words, *more, "--plan")
         assert done.returncode == 0, done.stderr
-        # three methods greedy and sampled, and the noise floor of each decoding
-        assert "sum: 8 cells in 2 rows" in done.stdout and "hours on a100-80gb" in done.stdout
+        # three methods greedy and sampled; the noise floor of each is of 20, in another order
+        assert "sum: 8 cells in 4 rows" in done.stdout and "hours on a100-80gb" in done.stdout
         what = "jobs" if more else "rows"
-        assert done.stdout.splitlines()[-1].startswith(f"all: 2 {what}, about ")
+        assert done.stdout.splitlines()[-1].startswith(f"all: 4 {what}, about ")
         limits = [line.split() for line in done.stdout.splitlines()[-5:-1]]
         names = [(*words, float(charged)) for *words, charged, _, _ in limits]
         assert [name for name, *_ in names] == ["limit=10", "limit=20", "limit=40", "all"]
@@ -224,18 +227,16 @@ def test_a_plan_has_a_line_per_model_or_a_record_per_row(
 def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
     """On A100s, as the jobs that `submit` makes of all experiments together."""
     hardware = config("hardware=slurm-a100").hardware
-    every: dict[str, RunConfig] = {}
-    for grid in grids_of(Request(PAPERS, [], "paper")):
-        for _, one in grid.cells:
-            every.setdefault(config_hash(one.record() | {"search": one.search_record()}), one)
-    whole = [*every.values()]
+    cells = [cell for own in cells_of(PAPERS, [], "paper").values() for cell in once(own)]
 
-    def gpu_hours(configs: Sequence[RunConfig]) -> float:
-        return sum(cost.gpu_hours for cost in within(configs, hardware)[1] if cost)
+    def gpu_hours(cells: Sequence[Cell]) -> float:
+        return sum(job.cost.gpu_hours for job in jobs_of(cells, hardware) if job.cost)
 
+    whole = unique(cells)
     assert gpu_hours(whole) <= 3900
-    most = (one.limit if one.limit and one.limit < 217 else 217 for one in whole)
-    assert gpu_hours([replace(one, limit=n) for one, n in zip(whole, most, strict=True)]) <= 2250
+    for cell in whole:
+        cell.composed = replace(cell.config, limit=min(cell.config.limit or 217, 217))
+    assert gpu_hours(whole) <= 2250
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from builders import tiny_copy
 from conftest import METHODS, ROOT, Command
 
 import skipbench as package
-from skipbench.cli.table import COMMANDS, advice
+from skipbench.cli.compare import COMMANDS, advice
 from skipbench.experiments.ranking import LEFT_OUT, rank_methods
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import conclude
@@ -82,7 +82,7 @@ def test_a_folder_and_a_file_of_prompts(
     chat = skipbench(*shlex.split(command)[3:], "max_new_tokens=4")
     assert chat.returncode == 0 and answer.method in chat.stderr, chat.stderr
     again = skipbench(*words, "--json")
-    assert "samples:" not in again.stderr  # nothing is measured twice
+    assert "prompts:" not in again.stderr  # nothing is measured twice
     runs = json.loads(again.stdout)
     assert {r["method"] for r in runs} == {"vanilla", "uniform", "fixed"}
     path, counts, _ = write_page(tmp_path / "results")
@@ -98,11 +98,12 @@ def test_no_prompt_begins_after_the_time_is_up_and_the_same_command_goes_on(tmp_
     assert "minutes=" in str(found.runs[-1].reason)
     states = [read_run(folder).status for folder in run_folders(tmp_path)]
     assert [status.state for status in states] == ["interrupted"] * 2
-    first = {f: (f / "samples.jsonl").read_text() for f in run_folders(tmp_path)}
-    found = rank_methods(settings, 60, ["uniform"], limit=3)
+    (turns,) = tmp_path.glob("runs/*/turns.jsonl")
+    first = turns.read_text()
+    found = rank_methods(settings, 1, ["uniform"], limit=3)
     assert [r.metrics and r.metrics.samples for r in found.runs] == [3, 3]
-    assert all(read_run(f).done for f in first)
-    assert all((f / "samples.jsonl").read_text().startswith(text) for f, text in first.items())
+    assert all(read_run(folder).done for folder in run_folders(tmp_path))
+    assert turns.read_text().startswith(first) and first.count("\n") == 1
 
 
 def test_the_frame(tmp_path: Path) -> None:

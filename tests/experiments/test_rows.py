@@ -13,54 +13,60 @@ import pytest
 import torch
 from builders import interrupt
 from conftest import Command, rest_slow
-from msgspec import structs
 
-from skipbench.bench.arm import Bench
+from skipbench.bench.arm import ArmRunner
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
-from skipbench.config.run_config import DatasetConfig, RunConfig
+from skipbench.config.run_config import DatasetConfig
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import row_key, rows_of, run_cell, run_row
+from skipbench.experiments.row import run_cell, run_rows
 from skipbench.profile.peak import PeakMemory
-from skipbench.runs.record import MEASURED, Sample
+from skipbench.runs.cell import Cell, rows_of
+from skipbench.runs.record import MEASURED, VANILLA, Turn
 from skipbench.runs.state import read_status
-from skipbench.runs.store import read_samples
+from skipbench.runs.store import read_turns, row_turns
 
 METHODS = ("uniform", "swift", "prompt-lookup")
 LOAD = LastLoaded()  # one model for all tests
 SMALL = ["dataset.max_new_tokens=12", "dataset.scorer=none", "engine.warmup=0"]
 
 
-def cells(folder: Path, methods: Sequence[str] = METHODS, limit: int = 2) -> list[RunConfig]:
+def cells(folder: Path, methods: Sequence[str] = METHODS, limit: int = 2) -> list[Cell]:
     words = [*SMALL, f"limit={limit}", f"results={folder}"]
-    return [compose([*words, f"method={name}"]) for name in methods]
+    return [Cell(compose([*words, f"method={name}"])) for name in methods]
 
 
-def samples_of(configs: Sequence[RunConfig]) -> list[list[Sample]]:
-    return [read_samples(resolve_cell(config).folder / "samples.jsonl") for config in configs]
+def turns_of(cell: Cell) -> list[Turn]:
+    """The turns of its row, in the order written."""
+    return row_turns(cell.row)
 
 
-def decided(sample: Sample) -> dict[str, Any]:
-    """What depends neither on the clock nor on which arms took part in the turn."""
-    plain: dict[str, Any] = msgspec.to_builtins(structs.replace(sample, config_hash=""))
-    for arm in ("vanilla", "method"):
-        for name in MEASURED:
-            del plain[arm][name]
-    for name in ("logit_gap", "error"):
-        (plain["divergence"] or {}).pop(name, None)
-    plain["trace"].pop("setup_s", None)  # of each process
-    del plain["order"]
-    return plain
+def decided(cell: Cell) -> list[dict[str, Any]]:
+    """What, of vanilla and the cell's arm, depends neither on the clock nor on other arms."""
+    found = []
+    for turn in read_turns(cell.folder):
+        plain: dict[str, Any] = msgspec.to_builtins(turn)
+        plain["arms"] = [plain["arms"][name] for name in (VANILLA, cell.folder.name)]
+        for arm in plain["arms"]:
+            for name in MEASURED:
+                del arm[name]
+            for name in ("logit_gap", "error"):
+                (arm.get("divergence") or {}).pop(name, None)
+            arm.get("trace", {}).pop("setup_s", None)  # of each process
+        del plain["order"]
+        found.append(plain)
+    return found
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[list[Sample]]:
-    """The samples of a row that nothing disturbed, by arm."""
-    configs = cells(tmp_path_factory.mktemp("row"))
-    assert rows_of(configs) == [[0, 1, 2]]
-    assert all(one.run and one.run.done for one in run_row(configs, LOAD))
-    return samples_of(configs)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
+    """The cells of a row that nothing disturbed."""
+    made = cells(tmp_path_factory.mktemp("row"))
+    assert [row.cells for row in rows_of(made)] == [made]
+    run_rows(made, LOAD)
+    assert all(cell.run and cell.run.done and cell.error is None for cell in made)
+    return made
 
 
 @pytest.mark.parametrize("count", range(1, 8))
@@ -78,47 +84,50 @@ def test_every_arm_is_at_every_place_and_behind_every_other_equally_often(count:
         assert orders[:block] != orders[block:]
 
 
-def test_arms_of_a_turn_have_one_vanilla_and_the_tokens_that_each_has_alone(
-    tmp_path: Path, whole: list[list[Sample]]
+def test_a_turn_holds_each_arm_once_with_the_tokens_that_it_has_alone(
+    tmp_path: Path, whole: list[Cell]
 ) -> None:
-    for turn in zip(*whole, strict=True):
-        assert len({repr(sample.vanilla) for sample in turn}) == 1  # its times, too
-        for one, own in zip(turn, METHODS, strict=True):
-            others = [method for method in METHODS if method != own]
-            assert sorted(one.order) == sorted(["vanilla", "method", *others])
-    for config, together in zip(cells(tmp_path / "alone"), whole, strict=True):
-        run_cell(config, print_table=False)  # on a model of its own
-        (alone,) = samples_of([config])
-        assert [decided(s) for s in alone] == [decided(s) for s in together]
+    arms = {VANILLA, *(cell.folder.name for cell in whole)}
+    assert all(turn.arms.keys() == {*turn.order} == arms for turn in turns_of(whole[0]))
+    for alone, together in zip(cells(tmp_path / "alone"), whole, strict=True):
+        run_cell(alone.config, print_table=False)  # on a model of its own
+        assert decided(resolve_cell(alone.config)) == decided(together)
 
 
 def test_a_method_added_later_brings_its_own_vanilla_and_changes_no_record(tmp_path: Path) -> None:
-    first = cells(tmp_path, METHODS[:1])
-    run_row(first, LOAD)
-    before = [(resolve_cell(c).folder / "samples.jsonl").read_bytes() for c in first]
-    every = cells(tmp_path)
-    run_row(every, LOAD)
-    assert before == [(resolve_cell(c).folder / "samples.jsonl").read_bytes() for c in first]
-    early, late = samples_of(every)[0], samples_of(every)[2]
-    assert all(a.vanilla.tokens == b.vanilla.tokens for a, b in zip(early, late, strict=True))
-    assert all(a.vanilla.seconds != b.vanilla.seconds for a, b in zip(early, late, strict=True))
-    assert {tuple(sorted(s.order)) for s in late} == {("method", "swift", "vanilla")}
+    run_rows(first := cells(tmp_path, METHODS[:1]), LOAD)
+    before = (first[0].row / "turns.jsonl").read_bytes()
+    run_rows(every := cells(tmp_path), LOAD)
+    assert (first[0].row / "turns.jsonl").read_bytes().startswith(before)
+    early, late = turns_of(every[0])[:2], turns_of(every[0])[2:]
+    added = {VANILLA, *(cell.folder.name for cell in every[1:])}
+    assert [turn.arms.keys() for turn in late] == [added] * 2
+    for both in zip(early, late, strict=True):
+        a, b = (turn.arms[VANILLA] for turn in both)
+        assert a.tokens == b.tokens and a.seconds != b.seconds
 
 
-def test_arms_of_fewer_prompts_leave_the_row_early(tmp_path: Path) -> None:
-    noise, swift = cells(tmp_path, ["vanilla"])[0], cells(tmp_path, ["swift"], 4)[0]
-    assert row_key(noise) == row_key(swift)
-    run_row([noise, swift], LOAD)
-    few, all_ = samples_of([noise, swift])
-    assert [len(s.order) for s in all_] == [3, 3, 2, 2] and len(few) == 2
-    assert [s.vanilla for s in few] == [s.vanilla for s in all_[:2]]
+def test_more_prompts_are_decoded_after_those_that_are_there_and_fewer_are_their_first(
+    tmp_path: Path,
+) -> None:
+    (noise,), (swift,) = cells(tmp_path, ["vanilla"]), cells(tmp_path, ["swift"], 4)
+    run_rows([noise, swift], LOAD)
+    assert [len(turn.arms) for turn in turns_of(swift)] == [3, 3, 2, 2]
+    assert noise.run and noise.run.measured.samples == 2
+    before = (swift.row / "turns.jsonl").read_bytes()
+    run_rows([few := cells(tmp_path, ["swift"], 3)[0]], LOAD)
+    assert few.run and few.run.measured.samples == 3  # of the four
+    assert (swift.row / "turns.jsonl").read_bytes() == before
+    run_rows([more := cells(tmp_path, ["swift"], 5)[0]], LOAD)
+    assert more.folder == few.folder and more.run and more.run.measured.samples == 5
+    assert len(turns_of(swift)) == 5
 
 
 def test_a_fresh_run_reads_its_dataset_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (config,) = cells(tmp_path, ["uniform"], 1)
-    run_cell(config, print_table=False, load=LOAD)
+    (cell,) = cells(tmp_path, ["uniform"], 1)
+    run_rows([cell], LOAD)
     read, rows = list[str](), DatasetConfig.rows
 
     def counted(self: DatasetConfig, *given: Any) -> list[Any]:
@@ -126,67 +135,63 @@ def test_a_fresh_run_reads_its_dataset_once(
         return rows(self, *given)
 
     monkeypatch.setattr(DatasetConfig, "rows", counted)
-    run_cell(replace(config, fresh=True), print_table=False, load=LOAD)
-    assert read == [config.dataset.name]
+    run_rows([Cell(replace(cell.config, fresh=True))], LOAD)
+    assert read == [cell.config.dataset.name]
 
 
 def test_a_method_that_fails_ends_only_its_own_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = Bench.decode
+    decode = ArmRunner.decode
 
-    def failing(self: Bench, method: Any, prompt: Any, index: int, *more: Any) -> Any:
+    def failing(self: ArmRunner, method: Any, prompt: Any, index: int, *more: Any) -> Any:
         if self.config.method.name == "swift" and method is self.method and index == 1:
             raise ZeroDivisionError("of this arm")
         return decode(self, method, prompt, index, *more)
 
-    monkeypatch.setattr(Bench, "decode", failing)
-    configs = cells(tmp_path)
-    outcomes = run_row(configs, LOAD)
-    assert [type(one.error) for one in outcomes] == [type(None), ZeroDivisionError, type(None)]
-    assert [one.run is None for one in outcomes] == [False, True, False]
-    states = [read_status(resolve_cell(config).folder).state for config in configs]
+    monkeypatch.setattr(ArmRunner, "decode", failing)
+    run_rows(made := cells(tmp_path), LOAD)
+    assert [type(cell.error) for cell in made] == [type(None), ZeroDivisionError, type(None)]
+    assert [cell.run is None for cell in made] == [False, True, False]
+    states = [read_status(cell.folder).state for cell in made]
     assert states == ["done", "failed", "done"]
     monkeypatch.undo()
-    run_row(configs, LOAD)
-    assert [len(samples) for samples in samples_of(configs)] == [2] * 3
+    run_rows(again := cells(tmp_path), LOAD)
+    assert [cell.run and len(cell.run.turns) for cell in again] == [2] * 3
 
 
 def test_what_a_method_carries_on_is_there_again_behind_an_interruption(tmp_path: Path) -> None:
     words = [*SMALL[1:], "dataset.max_new_tokens=24", "dataset=mini-math", "limit=4"]
     words += ["method=self-sd", 'method.skip="attn:2,3,6,7;mlp:3,6,8"', "stop@method.stop=adaptive"]
-    config = compose([*words, f"results={tmp_path}"])
-    run_cell(config, print_table=False, load=LOAD)
-    (before,) = samples_of([config])
-    assert len({sample.carry["stop"]["threshold"] for sample in before}) == 4
-    interrupt(resolve_cell(config).folder, 2)
-    run_cell(config, print_table=False, load=LOAD)
-    (after,) = samples_of([config])
-    assert [decided(sample) for sample in after] == [decided(sample) for sample in before]
+    run_rows([cell := Cell(compose([*words, f"results={tmp_path}"]))], LOAD)
+    before = decided(cell)
+    assert len({arms[1]["carry"]["stop"]["threshold"] for arms in (t["arms"] for t in before)}) == 4
+    interrupt(cell.folder, 2)
+    run_rows([cell], LOAD)
+    assert decided(cell) == before
 
 
 @pytest.mark.parametrize("writes", rest_slow((1, 3, 5), lambda writes: writes == 3))
 def test_a_row_that_is_killed_between_two_writes_goes_on_as_if_it_had_not_been(
-    tmp_path: Path, whole: list[list[Sample]], monkeypatch: pytest.MonkeyPatch, writes: int
+    tmp_path: Path, whole: list[Cell], monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    configs, left = cells(tmp_path), [writes]
-    add = Bench.add
+    made, left = cells(tmp_path), [writes]
+    add = ArmRunner.add
 
-    def killed(self: Bench, *both: Any) -> None:
+    def killed(self: ArmRunner, *both: Any) -> None:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
         add(self, *both)
 
-    monkeypatch.setattr(Bench, "add", killed)
+    monkeypatch.setattr(ArmRunner, "add", killed)
     with pytest.raises(KeyboardInterrupt):
-        run_row(configs, LOAD)
-    assert sum(map(len, samples_of(configs))) == writes
+        run_rows(made, LOAD)
     monkeypatch.undo()
-    run_row(configs, LOAD)
-    for resumed, samples in zip(samples_of(configs), whole, strict=True):
-        ours, theirs = sorted(resumed, key=lambda s: s.index), samples
-        assert [decided(s) for s in ours] == [decided(s) for s in theirs]
+    run_rows(made, LOAD)
+    assert len(turns_of(made[0])) == 2
+    for resumed, undisturbed in zip(made, whole, strict=True):
+        assert decided(resumed) == decided(undisturbed)
 
 
 def test_several_methods_on_the_command_line_are_one_row(
@@ -200,8 +205,7 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert written.with_suffix(".csv").exists()
     again = skipbench("table", str(written), "over=swift").stdout
     assert "over swift" in again and again.count("uniform") == 1
-    row = samples_of(cells(tmp_path, chosen))
-    assert all(len(sample.order) == 3 for samples in row for sample in samples)
+    assert [len(turn.order) for turn in turns_of(cells(tmp_path, chosen)[0])] == [3, 3]
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen
 

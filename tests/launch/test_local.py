@@ -167,7 +167,7 @@ def test_submit_runs_cells_here_and_status_agrees(
     assert "1 row, 2 at a time" in first.stdout and "1/1 tiny uniform,random" in first.stdout
     done = skipbench("status", *words)
     assert "2 cells: 2 done" in done.stdout and done.returncode == 0
-    records = [json.loads(one.read_text()) for one in tmp_path.glob("runs/*/provenance.json")]
+    records = [json.loads(one.read_text()) for one in tmp_path.glob("runs/*/*/provenance.json")]
     assert [record["argv"][1:] for record in records] == [["submit", *words]] * 2
     again = skipbench("submit", *words)
     assert "2 done" in again.stdout and not (tmp_path / "submit" / "tiny-2").exists()
@@ -182,14 +182,12 @@ def planned(folder: Path) -> Path:
 
 
 def begun(folder: Path) -> "tuple[subprocess.Popen[str], Path]":
-    """A cell that has its first sample, and the folder of its run."""
+    """A cell that has its first turn, and the folder of its run."""
     cell = run("runrow", str(planned(folder)), "0")
-    while (
-        not (found := list(folder.glob("results/runs/*/samples.jsonl"))) or not found[0].read_text()
-    ):
+    while not any(path.read_text() for path in folder.glob("results/runs/*/turns.jsonl")):
         assert cell.poll() is None, cell.communicate()
         time.sleep(0.01)
-    return cell, found[0].parent
+    return cell, next(folder.glob("results/runs/*/*/status.json")).parent
 
 
 @pytest.mark.slow
@@ -233,7 +231,7 @@ def test_a_cell_that_dies_before_it_can_speak_is_a_failure(tmp_path: Path) -> No
         capture_output=True,
     )
     assert done.returncode > 0, done.stderr
-    (status,) = tmp_path.glob("results/runs/*/status.json")
+    (status,) = tmp_path.glob("results/runs/*/*/status.json")
     record = json.loads(status.read_text())
     assert record["state"] == "failed"
     assert record["error"].startswith("ended with exit status 7")

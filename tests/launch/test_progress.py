@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from test_submit import survey
 
 from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
-from skipbench.experiments.plan import grids_of
+from skipbench.experiments.plan import once
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job
-from skipbench.launch.status import Progress, named_cells, row_progress
-from skipbench.runs.record import speedups
+from skipbench.launch.status import Progress, row_progress
+from skipbench.runs.cell import rows_of
+from skipbench.runs.record import VANILLA
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Status as RunStatus
 from skipbench.runs.state import read_status, write_status
@@ -31,8 +32,8 @@ SMALL = ["dataset=mini-math", "limit=3", "dataset.max_new_tokens=6", "engine.war
 
 def names(experiment: str, *words: str) -> list[str]:
     asked = parse(Status, [experiment, "scale=paper", *words])
-    (grid,) = grids_of(request_of(asked, choices("experiment")))
-    return [*named_cells(grid).names]
+    (cells,) = cells_asked(asked, choices("experiment")).values()
+    return [cell.name for cell in once(cells)]
 
 
 @pytest.mark.parametrize(
@@ -52,11 +53,15 @@ def test_a_name_says_what_differs_alone() -> None:
     ] == ("llama3-8b clasp specbench")
 
 
-def cut(folder: Path, samples: int, status: RunStatus) -> None:
-    """Makes a done run one that has decoded fewer samples, and ended or runs as `status` says."""
+def cut(folder: Path, turns: int, status: RunStatus) -> None:
+    """Makes a done run one that took part in fewer turns, and ended or runs as `status` says."""
     (folder / "metrics.json").unlink()
-    path = folder / "samples.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:samples]))
+    path = folder.parent / "turns.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["index"] >= turns:
+            del line["arms"][folder.name]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_status(folder, status)
 
 
@@ -67,7 +72,6 @@ def test_status_says_how_far_what_came_out_and_what_failed(
     words = ["tiny", "method=uniform,random", *SMALL, f"results={tmp_path}"]
     dispatch(["table", *words])
     first, second = (c.folder for c in survey("tiny", words[1:]))
-    assert first is not None and second is not None
     capsys.readouterr()
     dispatch(["status", *words])
     done = [f"{read_run(folder).speedup:.2f}x" for folder in (first, second)]
@@ -78,10 +82,11 @@ def test_status_says_how_far_what_came_out_and_what_failed(
     cut(first, 2, replace(here, prompts=read_status(first).prompts))
     cut(second, 1, RunStatus(state="failed", error="out of\x9b5m\u202e\r\nmemory", prompts=3))
     (second / "run.log").write_text("begun\n" + "".join(f"line {n}\n" for n in range(9)))
-    now, ended = row_progress(survey("tiny", words[1:]))
-    samples = read_run(first).samples
-    assert now.samples == 2 and now.of == 3 and [*speedups(samples).values()]
-    both = [s.method.seconds.total + s.vanilla.seconds.total for s in samples]
+    (row,) = rows_of(survey("tiny", words[1:]))
+    now, ended = row_progress(row)
+    run = read_run(first)
+    assert now.samples == 2 and now.of == 3 and run.paired()
+    both = [sum(turn.arms[n].seconds.total for n in (VANILLA, run.arm)) for turn in run.turns]
     assert now.left_s == pytest.approx(sum(both) / 2)  # one prompt is left
     assert (ended.samples, ended.of, ended.left_s) == (1, 3, None)
     with pytest.raises(SystemExit):

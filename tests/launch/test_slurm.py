@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT
 
-from skipbench.runs.record import MEASURED
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import MEASURED, VANILLA
+from skipbench.runs.store import read_turns
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MISSING = [p for p in PROGRAMS if shutil.which(p) is None]
@@ -79,15 +82,17 @@ def until(what: Callable[[], bool], said: str, seconds: float = 180) -> None:
 
 
 def records(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of every run all that does not depend on the clock; samples by index."""
+    """Of every run what depends neither on the clock nor on other arms; turns by index."""
     found = {}
-    for path in sorted(results.glob("runs/*/samples.jsonl")):
-        samples = [json.loads(line) for line in path.read_text().splitlines()]
-        for sample in samples:
-            for arm in ("vanilla", "method"):
+    for folder in run_folders(results):
+        turns = [msgspec.to_builtins(turn) for turn in read_turns(folder)]
+        for turn in turns:
+            del turn["order"]
+            turn["arms"] = [turn["arms"][name] for name in (VANILLA, folder.name)]
+            for arm in turn["arms"]:
                 for name in MEASURED:
-                    del sample[arm][name]
-        found[path.parent.name] = samples
+                    del arm[name]
+        found[folder.name] = turns
     return found
 
 
@@ -282,14 +287,14 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
 
     told = skipbench(env, "status", "sweep", *words[1:])
     assert told.returncode == 1
-    done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/metrics.json")}
+    done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/*/metrics.json")}
     assert (
         f"12 cells: {len(done)} done" in told.stdout and " 0 running, 0 queued," in told.stdout
     ), told.stdout
     assert 6 <= len(done) <= 9, (
         "the kill, the cancel, the disk and the memory leave their cells undone"
     )
-    kept = {path: (path / "samples.jsonl").stat().st_mtime_ns for path in done}
+    kept = {path: (path / "status.json").stat().st_mtime_ns for path in done}
 
     (tmp_path / "faults" / "over").touch()
     again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
@@ -297,7 +302,7 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     told = skipbench(env, "status", "sweep", *words[1:])
     assert told.returncode == 0 and "12 cells: 12 done" in told.stdout, told.stdout
     assert records(parts) == whole
-    assert {path: (path / "samples.jsonl").stat().st_mtime_ns for path in kept} == kept, (
+    assert {path: (path / "status.json").stat().st_mtime_ns for path in kept} == kept, (
         "a finished cell was run again"
     )
 

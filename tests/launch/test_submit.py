@@ -18,7 +18,7 @@ from conftest import PAPERS
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
 from skipbench.config import catalog
@@ -29,13 +29,13 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import cost_of, gpu_of
-from skipbench.experiments.plan import grids_of
-from skipbench.experiments.row import row_key
+from skipbench.experiments.plan import once
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
 from skipbench.launch.slurm import requeue_self, script
-from skipbench.launch.status import CellStatus, cell_statuses, named_cells
+from skipbench.launch.status import key_of, with_states
+from skipbench.runs.cell import Cell
 from skipbench.runs.lock import held
 from skipbench.runs.state import Interrupted, defer_signals, handle_signals, run_state
 from skipbench.runs.store import record_failure
@@ -47,10 +47,10 @@ def hardware(name: str = "slurm-a100", **more: Any) -> Slurm:
     return replace(found, **more)
 
 
-def survey(name: str, words: list[str]) -> list[CellStatus]:
+def survey(name: str, words: list[str]) -> list[Cell]:
     """The cells of an experiment with their states."""
-    (grid,) = grids_of(request_of(parse(Status, [name, *words]), choices("experiment")))
-    return cell_statuses(*named_cells(grid))
+    (cells,) = cells_asked(parse(Status, [name, *words]), choices("experiment")).values()
+    return with_states(once(cells))
 
 
 FIRST = range(12)
@@ -268,15 +268,15 @@ def test_a_signal_waits_for_what_is_defer_signals(number: int) -> None:
 @pytest.mark.slow
 def test_cells_that_share_a_search_are_all_submitted_and_wait_for_it(tmp_path: Path) -> None:
     cells = survey("swift-figure2b", ["scale=embedded", f"results={tmp_path}"])
-    assert len({found.key for found in cells}) == len(cells) == 9
+    assert len({key_of(found) for found in cells}) == len(cells) == 9
     first, second = schedule_stages([Job([found]) for found in cells])
     searches = [name for job in first for name in job.searches]
     assert len(set(searches)) == len(searches) == 3
     assert {name for job in second for name in job.searches} == set(searches) and len(second) == 6
     assert schedule_stages(first) == [first] and schedule_stages([]) == []
+    searches = (replace(f.config.search, iterations=10 + n) for n, f in enumerate(cells))
     more = [
-        replace(f, config=replace(f.config, search=replace(f.config.search, iterations=10 + n)))
-        for n, f in enumerate(cells)
+        Cell(replace(f.config, search=search)) for f, search in zip(cells, searches, strict=True)
     ]
     most = {search_trace(f.config): f for f in more}  # the last of each, which wants most
     stages = schedule_stages([Job([f]) for f in more])
@@ -395,7 +395,7 @@ def test_charged_hours_of_a_papers_table_are_the_planned_ones(
         asked_for = options((folder / f"{number}.sh").read_text())
         assert "--exclusive" not in asked_for  # neighbours share the node of 8 GPUs
         for row in range(job["first"], job["first"] + job["count"]):
-            cost = cost_of(manifest.read_row(folder / "cells.jsonl", row), gpu)
+            cost = cost_of([c.config for c in manifest.read_row(folder / "cells.jsonl", row)], gpu)
             assert cost is not None
             charged += int(asked_for["--gres"].rpartition(":")[2]) * cost.hours
             planned += cost.gpu_hours
@@ -413,11 +413,10 @@ def test_rows_of_several_experiments_are_one_and_no_run_is_in_two_jobs(
     (path,) = tmp_path.glob("submit/*/cells.jsonl")
     assert path.parent.name == "swift-figure8+1-1"
     rows = [manifest.read_row(path, n) for n in range(len(path.read_text().splitlines()))]
-    assert all(len({row_key(config) for config in row}) == 1 for row in rows)
     # one row, in blocks
-    assert len({row_key(row[0]) for row in rows}) == 1 and len(rows) > 1
+    assert len({cell.row for row in rows for cell in row}) == 1 and len(rows) > 1
     folders = [f for line in path.read_text().splitlines() for f in json.loads(line)["folders"]]
-    cells = {found.key for name in names for found in survey(name, words)}
+    cells = {key_of(found) for name in names for found in survey(name, words)}
     assert sorted(folders) == sorted(cells)
 
 

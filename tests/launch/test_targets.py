@@ -51,7 +51,7 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     rows = write_rows(tmp_path, [{"configs": [json.loads(json.dumps(config))]}])
     (cell,) = read_row(rows, 0)
     with pytest.raises(SkipbenchError, match=r"--config-dir|interpolation") as refused:
-        cell.method.factory()
+        cell.config.method.factory()
     assert not called.exists() and "\n" not in str(refused.value)
     parts = {"one": {**reads, "seed": 0}}
     with pytest.raises(SkipbenchError, match="--config-dir"):
