@@ -15,8 +15,8 @@ from skipbench.bench.memory import check_memory
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.resolve import header, resolve_cell
-from skipbench.experiments.row import run_cell
+from skipbench.experiments.resolve import resolve_cell
+from skipbench.experiments.row import header, run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune

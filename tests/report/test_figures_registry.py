@@ -15,14 +15,14 @@ from conftest import rest_slow
 from msgspec import structs
 
 from skipbench.cli.commands import Figure
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import SCALES, PlannedCell, plan
-from skipbench.experiments.plan import composed, grids_of
+from skipbench.experiments.grid import SCALES, plan
+from skipbench.experiments.plan import composed, once
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.report.compared import BASELINE
@@ -61,13 +61,9 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
     is composed.
     """
     runs: list[Run] = []
-    unique: dict[Any, PlannedCell] = {}
-    for cell in plan(name, [], scale):
-        if cell.run:
-            unique.setdefault(tuple(cell.overrides.items()), cell)
-    cells = list(unique.values())
+    cells = once(plan(name, [], scale))
     like = {(*c.overrides, c.overrides["method"]): c for c in cells}
-    plain = [config.to_dict() for _, config in composed(name, [*like.values()])]
+    plain = [cell.config.to_dict() for cell in composed([*like.values()])]
     configs = dict(zip(like, plain, strict=True))
     for number, planned in enumerate(cells):
         key = *planned.overrides, planned.overrides["method"]
@@ -164,9 +160,8 @@ def test_sets_of_tasks_are_searched_once(
     assert len(searches) == 2 and (tmp_path / "figures" / "swift-figure2b.embedded.svg").exists()
     dispatch(["figure", "swift-figure2b", *words, "dataset=mini-code"])
     assert {p.parent.name for p in tmp_path.glob("search/*/trace.jsonl")} == searches
-    request = request_of(parse(Figure, ["swift-figure2b", *words]), DRAWN)
-    (grid,) = grids_of(request)
-    cells = grid.cells
-    assert [c.overrides["search.on"] for c, _ in cells] == ["mini-math", "mini-code"]
-    searched = [config.search_dataset and config.search_dataset.name for _, config in cells]
+    (own,) = cells_asked(parse(Figure, ["swift-figure2b", *words]), DRAWN).values()
+    cells = once(own)
+    assert [c.overrides["search.on"] for c in cells] == ["mini-math", "mini-code"]
+    searched = [c.config.search_dataset and c.config.search_dataset.name for c in cells]
     assert searched == ["mini-math", "mini-code"]

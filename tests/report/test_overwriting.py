@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skipbench.cli.commands import COMMANDS
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import main
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
@@ -42,8 +42,9 @@ def test_a_render_for_a_cluster_is_at_the_scale_of_the_paper(tmp_path: Path) -> 
     assert (tmp_path / "tables" / "swift-table2.paper.md").exists()
     cases = [("hardware=slurm-a100", "paper"), ("hardware=slurm-a100 hardware.gpus=0", "embedded")]
     cases += [("hardware=slurm-a100 scale=laptop", "laptop")]
-    cases += [("hardware=local", None)]  # this machine: by its device
+    cases += [("hardware=local", "embedded")]  # this machine: by its device
     for command in ("table", "figure", "submit", "status"):
         for words, scale in cases:
             asked = parse(COMMANDS[command], ["swift-figure2a", *words.split()])
-            assert request_of(asked, choices("experiment")).scale == scale
+            (cells,) = cells_asked(asked, choices("experiment")).values()
+            assert {cell.scale for cell in cells} == {scale}

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from skipbench.cli import figure
 from skipbench.cli.commands import Status
-from skipbench.cli.experiments import request_of
+from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import dispatch
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
@@ -27,15 +27,16 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import grids_of
+from skipbench.experiments.plan import composed, once
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.launch.status import CellStatus, cell_statuses, named_cells
+from skipbench.launch.status import with_states
 from skipbench.profile.latency import latency_path
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs import fingerprint
+from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Origin, Run, read_run
 from skipbench.runs.source import method_sha256
@@ -124,7 +125,7 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     assert cell.state.state == "failed" and not cell.runnable
     assert "other weights" in str(cell.state.reason)
     with pytest.raises(SkipbenchError, match="other weights"):
-        figure.run_of(plan("tiny", given[1:], "embedded")[0], cell.config)
+        figure.run_of(composed(plan("tiny", given[1:], "embedded"))[0])
     record_failure(folder, "refused")
     assert read_run(folder).status.state == "done"
     with pytest.raises(SkipbenchError, match="requeued"):
@@ -133,9 +134,9 @@ def test_every_command_that_uses_a_finished_cell_refuses_it(
     assert statuses(given)[0].state.state == "done"
 
 
-def statuses(words: list[str]) -> list[CellStatus]:
-    (grid,) = grids_of(request_of(parse(Status, words), choices("experiment")))
-    return cell_statuses(*named_cells(grid))
+def statuses(words: list[str]) -> list[Cell]:
+    (cells,) = cells_asked(parse(Status, words), choices("experiment")).values()
+    return with_states(once(cells))
 
 
 def test_latencies_of_another_version_of_the_package_are_measured_again(

@@ -21,9 +21,10 @@ from skipbench.config.extensions import registered
 from skipbench.config.paths import PACKAGE
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.resolve import ResolvedCell, resolve_cell
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.runs import fingerprint, source
+from skipbench.runs.cell import Cell
 from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.provenance import COMPUTING, Provenance, leaves
 from skipbench.runs.run import read_run
@@ -238,9 +239,9 @@ def test_every_setting_but_those_that_change_nothing_makes_another_run(made: Mad
     for key in settings(config):
         other = changed(config, key)
         if any(f"{key}.".startswith(f"{name}.") for name in NO_INPUTS):
-            assert ResolvedCell(other).folder.name == made.folder.name, key
+            assert Cell(other).folder.name == made.folder.name, key
             continue
-        assert ResolvedCell(other).folder.name != made.folder.name, key
+        assert Cell(other).folder.name != made.folder.name, key
         assert value_at(other.record(), key) != value_at(config.record(), key), key
         counted += 1
     assert counted >= 40
@@ -281,7 +282,7 @@ def test_no_file_of_the_working_directory_is_part_of_a_run_for_its_name(
     """A file and a checkpoint named like each value of a cell's settings."""
     more = {"draft-model": f"method.model={PACKAGE}/models/tiny", "fixed": "method.skip=attn:1"}
     config = compose([f"method={method}", "dataset=gsm8k", *filter(None, [more.get(method)])])
-    before, name = fingerprints(config), ResolvedCell(config).folder.name
+    before, name = fingerprints(config), Cell(config).folder.name
     values = {str(value) for value in settings(config).values()} - {config.model.path}
     names = [v for v in values if v and len(v) < 200 and not v.startswith("/") and v.isprintable()]
     assert {"test", "none", method} <= {*names}
@@ -292,7 +293,7 @@ def test_no_file_of_the_working_directory_is_part_of_a_run_for_its_name(
             path.parent.mkdir(parents=True, exist_ok=True)
             make(path)
             assert fingerprints(config) == before, value
-            assert ResolvedCell(config).folder.name == name, value
+            assert Cell(config).folder.name == name, value
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -12,7 +12,7 @@ from conftest import Command
 
 import skipbench as package
 from skipbench import api
-from skipbench.cli.table import advice
+from skipbench.cli.compare import advice
 from skipbench.config.compose import compose
 from skipbench.experiments import ranking
 from skipbench.experiments.row import run_cell

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rows import LOAD, SMALL, arms_of
+from test_rows import LOAD, SMALL
 
 from skipbench.bench.arm import ArmRunner
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.decode import priced
 from skipbench.experiments.grid import plan
-from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_row
+from skipbench.experiments.row import run_rows
+from skipbench.runs.cell import Cell
 
 
 def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: Path) -> None:
@@ -24,9 +23,9 @@ def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: 
     arms = [compose([*SMALL, "limit=1", *words]) for words in given]
 
     def sizes(folder: str, configs: Sequence[RunConfig]) -> list[object]:
-        own = [replace(config, results=tmp_path / folder) for config in configs]
-        runs = [one.run for one in run_row(own, LastLoaded())]
-        return [run.metrics.variant_bytes for run in runs if run and run.metrics]
+        cells = [Cell(replace(config, results=tmp_path / folder)) for config in configs]
+        run_rows(cells)
+        return [cell.run.measured.variant_bytes for cell in cells if cell.run]
 
     alone = [size for n, arm in enumerate(arms) for size in sizes(str(n), [arm])]
     assert sizes("row", arms) == alone and alone[1] is None
@@ -52,14 +51,15 @@ def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
     monkeypatch.setattr(priced, "verification_seconds", counted)
     monkeypatch.setattr(ArmRunner, "prepare", named)
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
-    configs = [compose([*words, f"method.explore={share}"]) for share in (0, 0.01)]
-    run_row(configs, LOAD)
-    folders = sorted(resolve_cell(config).folder.name for config in configs)
-    assert sorted(measured) == folders
-    for config, arms in zip(configs, arms_of(configs), strict=True):
+    cells = [Cell(compose([*words, f"method.explore={share}"])) for share in (0, 0.01)]
+    run_rows(cells, LOAD)
+    assert sorted(measured) == sorted(cell.folder.name for cell in cells)
+    for cell in cells:
+        assert cell.run is not None
+        arms = cell.run.arms
         took = [arm.trace.get("setup_s") for arm in arms]
         assert took[0] and took[0][0] > 0 and took[1] is None
-        own = 1 + measured.index(resolve_cell(config).folder.name)
+        own = 1 + measured.index(cell.folder.name)
         assert {int(s) for s in arms[1].carry["measured"]["0+"].values()} == {own}
 
 
