@@ -3,9 +3,11 @@
 
 After every fault the records must be readable, hold what they held, and nothing twice; a run that
 is done must equal an undisturbed one in every token and count. Runs are real ones, in processes
-forked from this one so that torch is loaded once.
+forked from this one so that torch is loaded once; some are two at once, each with some of the
+methods of one row.
 
-Faults: SIGKILL and SIGTERM at a random moment; a full disk (a small tmpfs where mounting is
+Faults: SIGKILL and SIGTERM at a random moment; a process that dies within a line, or between the
+texts of a turn and the turn; a full disk (a small tmpfs where mounting is
 allowed, else a limit on the size of files, which gives the same error of the same calls); read-only
 results; a clock set back in the run's process; a last line that is torn, garbage or zeros, as a
 machine that lost its power may leave it.
@@ -27,6 +29,9 @@ from typing import Any
 from scripts.fault_processes import (
     METHODS,
     SAMPLES,
+    SETTINGS,
+    TRACEBACK,
+    Prepare,
     Records,
     arguments,
     load_once,
@@ -66,12 +71,12 @@ class Disk:
 
 
 def until(child: int, results: Path, more: int) -> None:
-    """Waits until the run has written so many samples more, or is about to end."""
+    """Waits until the run has written so many turns more, or is about to end."""
 
     def lines() -> int:
-        return sum(p.read_bytes().count(b"\n") for p in results.glob("runs/*/samples.jsonl"))
+        return sum(p.read_bytes().count(b"\n") for p in results.glob("runs/*/turns.jsonl"))
 
-    goal = min(lines() + more, SAMPLES * len(METHODS) - 1)
+    goal = lines() + more
     ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
     while lines() < goal and os.waitid(os.P_PID, child, ended) is None:
         time.sleep(0.002)
@@ -93,9 +98,9 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
         assert not other, f"{key}: not the record of an undisturbed run: {other}"
     for folder in run_folders(results):
         run = read_run(folder)
-        own = {index for name, index in now if name == folder.name}
-        assert own <= run.completions.keys(), "a text is lost"
-        assert not run.done or len(own) == SAMPLES, "done, but samples are missing"
+        own = {index for name, index in now if name == run.id}
+        assert own <= run.texts.keys(), "a text is lost"
+        assert not run.done or len(own) == SAMPLES, "done, but turns are missing"
         done += run.done
         if run.settings:
             text = markdown(row_table([run], title="harness"))
@@ -106,13 +111,8 @@ def check(results: Path, before: Records, whole: Records) -> tuple[Records, bool
 
 
 def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
-    """Damages the end of a `samples.jsonl`, of a run that is not done, as a crash may."""
-    from skipbench.runs.state import read_status
-
-    known = sorted(results.glob("runs/*/samples.jsonl"))
-    status = "status.json"
-    paths = [p for p in known if not (p.with_name(status).exists() and read_status(p.parent).done)]
-    if not paths:
+    """Damages the end of a row's turns or texts, as a crash may."""
+    if not (paths := sorted(results.glob("runs/*/t*s.jsonl"))):
         return "tail: nothing there"
     hurt = rng.choice(paths)
     real = whole / hurt.relative_to(results)
@@ -127,6 +127,41 @@ def hurt_tail(results: Path, rng: random.Random, whole: Path) -> str:
     with open(hurt, "ab") as file:
         file.write(kinds[kind])
     return f"tail: {kind}"
+
+
+def dying(rng: random.Random) -> Prepare:
+    """The process kills itself at a line of a row: before it or after a part of it."""
+    left, part = rng.randrange(2 * SAMPLES), rng.choice((0.0, rng.random()))
+
+    def prepare() -> None:
+        from skipbench.runs import store
+
+        real, lines = store.append_line, [left]
+
+        def append(path: Path, line: str) -> None:
+            if lines[0] == 0:
+                with open(path, "a") as file:
+                    file.write(line[: int(part * len(line))])
+                os.kill(os.getpid(), signal.SIGKILL)
+            lines[0] -= 1
+            real(path, line)
+
+        store.append_line = append  # its own name of it
+
+    return prepare
+
+
+def pair(results: Path, rng: random.Random, usual_s: float) -> None:
+    """Two processes at about the same moment, with other methods of one row; one or both die."""
+    methods = rng.sample(METHODS, len(METHODS))
+    cut, both = rng.randrange(1, len(METHODS)), rng.random() < 0.3
+    children = []
+    for number, names in enumerate((methods[:cut], methods[cut:])):
+        fault = dying(rng) if number == 0 or both else nothing
+        children.append(start(results, fault, [f"method={','.join(names)}", *SETTINGS]))
+        time.sleep(rng.choice((0.0, rng.random() * usual_s / 4)))
+    for child in children:
+        assert wait(child) != TRACEBACK, "a traceback"
 
 
 def set_back() -> None:
@@ -152,13 +187,16 @@ def set_back() -> None:
 
 def strike(disk: Disk, results: Path, rng: random.Random, whole: Path, usual_s: float) -> str:
     """One run with one fault; returns what it was."""
-    kind = rng.choice(
-        ["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "full", "limit", "read-only", "clock", "tail"]
-    )
-    if kind in ("SIGKILL", "SIGTERM", "clock"):
+    kinds = ["SIGKILL", "SIGKILL", "SIGTERM", "SIGTERM", "at a line", "at a line", "pair", "pair"]
+    kind = rng.choice([*kinds, "full", "limit", "read-only", "clock", "tail"])
+    if kind == "pair":
+        pair(results, rng, usual_s)
+    elif kind == "at a line":
+        wait(start(results, dying(rng)))
+    elif kind in ("SIGKILL", "SIGTERM", "clock"):
         child = start(results, set_back if kind == "clock" else nothing)
-        if rng.random() < 0.7:  # among the samples, rather than while the model is loaded
-            until(child, results, rng.randrange(1, SAMPLES * len(METHODS)))
+        if rng.random() < 0.7:  # among the turns, rather than while the model is loaded
+            until(child, results, rng.randrange(1, SAMPLES))
         if wait(child, rng.random() * usual_s * 0.1) is None:
             os.kill(child, signal.SIGTERM if kind == "SIGTERM" else signal.SIGKILL)
             wait(child)

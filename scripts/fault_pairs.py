@@ -97,10 +97,10 @@ class Slurm:
         cells = []
         for text in self.taken():
             rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
-            path = re.findall(r" cell (\S+) ", text)[0]
+            path = re.findall(r" runrow (\S+) ", text)[0]
             numbers = range(int(first[1]), int(first[1]) + int(rows[0]) + 1)
-            configs = [config for n in numbers for config in read_row(Path(path), n)]
-            cells += [config_hash(config.record()) for config in configs]
+            found = [cell for n in numbers for cell in read_row(Path(path), n)]
+            cells += [config_hash(cell.config.record()) for cell in found]
         return cells
 
 

@@ -18,8 +18,8 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 SAMPLES = 3
 METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "asd")
 """With and without a state that goes from prompt to prompt."""
-WORDS = [f"method={','.join(METHODS)}", "dataset=mini-math", f"limit={SAMPLES}"]
-WORDS += ["dataset.max_new_tokens=8", "engine.warmup=0"]
+SETTINGS = ["dataset=mini-math", f"limit={SAMPLES}", "dataset.max_new_tokens=8", "engine.warmup=0"]
+WORDS = [f"method={','.join(METHODS)}", *SETTINGS]
 Records = dict[tuple[str, int], Any]
 """By run and prompt."""
 Prepare = Callable[[], None]
@@ -75,24 +75,29 @@ def wait(child: int, seconds: float | None = None) -> int | None:
 
 
 def records(results: Path) -> Records:
-    """Every sample without what was measured, and without the order of its turn, in which only the
-    arms take part that lack the prompt. Raises what a reader raises.
+    """Every arm of every turn, beside its prompt and its vanilla, without what was measured. Raises
+    what a reader raises.
     """
     import msgspec
 
-    from skipbench.runs.record import MEASURED
-    from skipbench.runs.store import read_samples
+    from skipbench.runs.record import MEASURED, VANILLA
+    from skipbench.runs.store import row_turns
 
     found = {}
-    for path in results.glob("runs/[!.]*/samples.jsonl"):  # a copy that was stopped is none
-        for sample in read_samples(path):
-            raw = msgspec.to_builtins(sample)
-            for arm in ("vanilla", "method"):
+    for path in results.glob("runs/[!.]*/turns.jsonl"):  # a copy that was stopped is none
+        for turn in row_turns(path.parent):
+            raw = msgspec.to_builtins(turn)
+            del raw["order"]  # only the arms take part in a turn that lack the prompt
+            arms = raw.pop("arms")
+            for arm in arms.values():
                 for measured in MEASURED:
-                    del raw[arm][measured]
-            del raw["order"]
-            raw["trace"].pop("setup_s", None)  # of each process
-            found[path.parent.name, sample.index] = raw
+                    arm.pop(measured, None)
+                arm.get("trace", {}).pop("setup_s", None)  # of each process
+            for name in arms.keys() - {VANILLA}:
+                both = {"vanilla": arms[VANILLA], "method": arms[name]}
+                key = f"{path.parent.name}/{name}", turn.index
+                assert key not in found, f"{key} twice"
+                found[key] = raw | both
     return found
 
 
@@ -122,10 +127,10 @@ def load_once() -> None:
     from skipbench.runs.source import method_sha256, package_sha256
 
     for name in METHODS:
-        method_sha256(compose([*WORDS[1:], f"method={name}"]).method)
+        method_sha256(compose([*SETTINGS, f"method={name}"]).method)
     package_sha256("fused")
     torch.set_num_threads(1)
-    load(compose(WORDS[1:]).model.path)
+    load(compose(SETTINGS).model.path)
     known_models()
 
 

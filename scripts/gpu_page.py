@@ -140,11 +140,13 @@ def _cell(line: Found, steps: dict[str, Found]) -> list[Row]:
     metrics = line.get("metrics")
     if not metrics:
         return []
+    # as it stands in reports of before there were turns
+    vanilla = metrics.get("vanilla") or {"tokens_per_s": metrics["tokens_per_s_vanilla"]}
     return [{
         "method": line["method"], "engine": line["engine"], "dtype": line["dtype"],
         "samples": metrics["samples"], "tok/s": metrics["tokens_per_s"],
-        "vanilla tok/s": metrics["tokens_per_s_vanilla"], "speedup": metrics["speedup"]["e2e"],
-        "M": metrics["M"], "alpha": metrics["alpha"],
+        "vanilla tok/s": vanilla["tokens_per_s"], "speedup": metrics["speedup"]["e2e"],
+        "M": metrics["M"], "alpha": metrics.get("alpha"),
         "lossless": ", ".join(f"{n} {k}" for k, n in metrics["lossless"].items() if n),
     }]  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Packs the samples behind committed tables, so that every number of theirs can be computed again.
+"""Packs the turns behind committed tables, so that every number of theirs can be computed again.
 
     python scripts/pack_records.py RESULTS results/laptop/tables/real.json ...
 
-Each table gets `records/NAME.jsonl.xz` beside `tables/`: one line per sample, with the `run` that
-it is of, and without prompts and texts. `unpacked` reads it.
+Each table gets `records/NAME.jsonl.xz` beside `tables/`: one line per turn, with the `row` that it
+is of and the arms of the table, and without prompts and texts. `unpacked` reads it.
 """
 
 import argparse
@@ -12,8 +12,10 @@ import lzma
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from skipbench.runs.record import Sample
+from skipbench.runs.record import VANILLA, Turn, dump
+from skipbench.runs.store import row_turns
 
 
 def runs_of(table: Path) -> list[str]:
@@ -23,33 +25,40 @@ def runs_of(table: Path) -> list[str]:
 
 
 def place_of(table: Path) -> Path:
-    """The file of a table's samples."""
+    """The file of a table's turns."""
     return table.parent.parent / "records" / f"{table.stem}.jsonl.xz"
 
 
 def table_of(place: Path) -> Path:
-    """The stored table of a file of samples."""
+    """The stored table of a file of turns."""
     return place.parent.parent / "tables" / place.name.replace(".jsonl.xz", ".json")
 
 
 def pack(results: Path, table: Path) -> Path:
-    """Writes the samples of the runs of a table."""
-    lines = []
+    """Writes the turns of the runs of a table."""
+    lines, rows = "", dict[str, set[str]]()
     for run in runs_of(table):
-        for line in (results / "runs" / run / "samples.jsonl").read_bytes().splitlines():
-            lines.append(json.dumps({"run": run, "sample": json.loads(line)}))
+        row, arm = run.split("/")
+        rows.setdefault(row, {VANILLA}).add(arm)
+    for row, names in rows.items():
+        for turn in row_turns(results / "runs" / row):
+            arms = {name: arm for name, arm in turn.arms.items() if name in names}
+            kept = replace(turn, arms=arms, order=[name for name in turn.order if name in names])
+            if arms.keys() - {VANILLA}:
+                lines += f'{{"row":{json.dumps(row)},"turn":{dump(kept)}}}\n'
     (place := place_of(table)).parent.mkdir(exist_ok=True)
-    data = "".join(f"{line}\n" for line in lines).encode()
-    place.write_bytes(lzma.compress(data, preset=9))
+    place.write_bytes(lzma.compress(lines.encode(), preset=9))
     return place
 
 
-def unpacked(place: Path) -> dict[str, list[Sample]]:
-    """The samples of every run, by its id."""
-    found: dict[str, list[Sample]] = {}
+def unpacked(place: Path) -> dict[str, list[Turn]]:
+    """The turns of every run, by its id."""
+    found: dict[str, list[Turn]] = {}
     for line in lzma.decompress(place.read_bytes()).splitlines():
         one = json.loads(line)
-        found.setdefault(one["run"], []).append(msgspec.convert(one["sample"], Sample))
+        turn = msgspec.convert(one["turn"], Turn)
+        for arm in turn.arms.keys() - {VANILLA}:
+            found.setdefault(f"{one['row']}/{arm}", []).append(turn)
     return found
 
 

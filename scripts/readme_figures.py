@@ -83,8 +83,9 @@ def _cells(line: str) -> list[str]:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
     for path in STORED:
-        for suffix, made in write(read_table(path)).items():
-            path.with_suffix(f".{suffix}").write_text(made)
+        made = write(read_table(path))
+        for suffix in ("md", "csv"):  # all.csv can be made of the summary beside them
+            path.with_suffix(f".{suffix}").write_text(made[suffix])
     README.write_text(written(README.read_text(), TABLE.read_text()))
     for page in PAGES:
         page.write_text(filled(page.read_text()))

@@ -41,6 +41,11 @@ def turn(index: int, arm: str = "method") -> Turn:
     return Turn(index, f"s{index}", "h", 7, [*arms], arms)
 
 
+def with_arm(turn: Turn, name: str = "method", **values: Any) -> Turn:
+    """The turn with other values of one of its arms."""
+    return replace(turn, arms=turn.arms | {name: replace(turn.arms[name], **values)})
+
+
 def traced(index: int, rounds: list[Round], trace: dict[str, Any]) -> Turn:
     """A turn of `method` with these rounds, identical, behind a prompt of 3 tokens."""
     tokens, seconds = [*range(1 + sum(r.emitted for r in rounds))], Seconds(0.1, 0.2, 0.3, 0.0, 0.1)

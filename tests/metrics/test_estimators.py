@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from builders import with_arm
 from msgspec.structs import replace
 
 from skipbench.config.compose import compose
@@ -13,8 +14,9 @@ from skipbench.experiments.row import run_cell
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.summary import summarise
+from skipbench.runs.measures import Estimators
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import Arm, Sample
+from skipbench.runs.record import Arm, Turn
 from skipbench.runs.run import read_run
 
 LAYERS = 12  # of the embedded model
@@ -30,18 +32,23 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def samples(ran: Path) -> list[Sample]:
+def turns(ran: Path) -> list[Turn]:
     """Five prompts, the last two as the two turns of one question; one output ends at its EOS."""
-    found = list(read_run(ran).sound)
-    assert len(found) == 5 and {len(s.method.tokens) for s in found} != {1}
+    run = read_run(ran)
+    found = [
+        replace(turn, arms={"vanilla": turn.arms["vanilla"], "method": turn.arms[run.arm]})
+        for turn in run.sound
+    ]
+    assert len(found) == 5 and {len(turn.arms["method"].tokens) for turn in found} != {1}
     found[3] = replace(found[3], id="q-7", groups={"turn": "1"})
     found[4] = replace(found[4], id="q-7/2", groups={"turn": "2"}, question="q-7")
-    ended = {n: replace(getattr(found[1], n), finish="eos") for n in ("vanilla", "method")}
-    found[1] = replace(found[1], **ended)
+    for name in found[1].arms:
+        found[1] = with_arm(found[1], name, finish="eos")
     return found
 
 
-Script = Callable[[Sequence[Sample]], float]
+Script = Callable[[Sequence[Arm], Sequence[Arm]], float]
+"""Of the method's and vanilla's outputs."""
 
 
 def wall_time(arm: Arm) -> float:
@@ -50,19 +57,19 @@ def wall_time(arm: Arm) -> float:
     return t.prefill + t.draft + t.verify + t.adapt + t.other
 
 
-def of_swift(samples: Sequence[Sample]) -> float:
+def of_swift(method: Sequence[Arm], vanilla: Sequence[Arm]) -> float:
     """SWIFT, speed.py: the mean over the prompts of new_tokens / wall_time, over the baseline's."""
-    speeds = fmean(len(s.method.tokens) / wall_time(s.method) for s in samples)
-    return speeds / fmean(len(s.vanilla.tokens) / wall_time(s.vanilla) for s in samples)
+    speeds = fmean(len(arm.tokens) / wall_time(arm) for arm in method)
+    return speeds / fmean(len(arm.tokens) / wall_time(arm) for arm in vanilla)
 
 
-def of_self_sd(samples: Sequence[Sample]) -> float:
+def of_self_sd(method: Sequence[Arm], vanilla: Sequence[Arm]) -> float:
     """Self-SD, evaluate_sum.ipynb: `E2E mean token speed up`, from time / generate_ids.shape[1]."""
-    base = fmean(wall_time(s.vanilla) / len(s.vanilla.tokens) for s in samples)
-    return base / fmean(wall_time(s.method) / len(s.method.tokens) for s in samples)
+    base = fmean(wall_time(arm) / len(arm.tokens) for arm in vanilla)
+    return base / fmean(wall_time(arm) / len(arm.tokens) for arm in method)
 
 
-def of_knapspec(samples: Sequence[Sample]) -> float:
+def of_knapspec(method: Sequence[Arm], vanilla: Sequence[Arm]) -> float:
     """KnapSpec, benchmark.py: avg_tokens_per_sec, from output_tokens / elapsed_sec; the generators
     cut the output before the EOS.
     """
@@ -71,10 +78,10 @@ def of_knapspec(samples: Sequence[Sample]) -> float:
         cut = [(arm, arm.tokens[:-1] if arm.finish == "eos" else arm.tokens) for arm in arms]
         return fmean(len(tokens) / wall_time(arm) for arm, tokens in cut)
 
-    return average([s.method for s in samples]) / average([s.vanilla for s in samples])
+    return average(method) / average(vanilla)
 
 
-def of_clasp(samples: Sequence[Sample]) -> float:
+def of_clasp(method: Sequence[Arm], vanilla: Sequence[Arm]) -> float:
     """CLaSp published no code; it evaluates on Spec-Bench, whose speed.py sums new_tokens and
     wall_time of a question's turns.
     """
@@ -84,67 +91,74 @@ def of_clasp(samples: Sequence[Sample]) -> float:
         rates = (sum(len(a.tokens) for a in q) / sum(map(wall_time, q)) for q in questions)
         return fmean(rates)
 
-    return average([s.method for s in samples]) / average([s.vanilla for s in samples])
+    return average(method) / average(vanilla)
 
 
 SCRIPTS: dict[str, Script] = {"swift": of_swift, "self_sd": of_self_sd}
 SCRIPTS |= {"knapspec": of_knapspec, "clasp": of_clasp}
 
 
-def with_arms(sample: Sample, **seconds: float) -> Sample:
-    """The sample with other seconds in both arms."""
-    arms = {name: getattr(sample, name) for name in ("vanilla", "method")}
-    changed = {n: replace(a, seconds=replace(a.seconds, **seconds)) for n, a in arms.items()}
-    return replace(sample, **changed)
+def arms(turns: Sequence[Turn]) -> list[list[Arm]]:
+    """The method's outputs, and vanilla's."""
+    return [[turn.arms[name] for turn in turns] for name in ("method", "vanilla")]
+
+
+def found_in(turns: Sequence[Turn]) -> Estimators:
+    return estimators(turns, "vanilla", "method")
 
 
 @pytest.mark.parametrize("paper", SCRIPTS)
-def test_each_paper_s_script_gives_its_estimate(paper: str, samples: list[Sample]) -> None:
-    wanted = SCRIPTS[paper](samples)
-    metrics = summarise(samples, LAYERS, None, None, None)
-    assert metrics.estimators
-    found = getattr(metrics.estimators, paper)
+def test_each_paper_s_script_gives_its_estimate(paper: str, turns: list[Turn]) -> None:
+    wanted = SCRIPTS[paper](*arms(turns))
+    metrics = summarise(turns, "method", LAYERS)
+    found, base = (getattr(m.estimators, paper) for m in (metrics, metrics.baseline))
     assert found.speedup == pytest.approx(wanted, rel=1e-9, abs=0)
-    assert found.tokens_per_s / found.tokens_per_s_vanilla == pytest.approx(wanted, rel=1e-9)
+    assert found.tokens_per_s / base.tokens_per_s == pytest.approx(wanted, rel=1e-9)
     # the four differ from one another, and from the decode-only aggregations
-    others = {n: script(samples) for n, script in SCRIPTS.items() if n != paper}
+    others = {n: script(*arms(turns)) for n, script in SCRIPTS.items() if n != paper}
     by = metrics.speedup
     decode_only = (by.micro, by.macro, by.s_per_token, by.paired)
     assert min(abs(wanted - x) for x in (*others.values(), *decode_only) if x) > 1e-7
     # without the prefill the clock, and so the estimate, is another
-    cut = [with_arms(s, prefill=0.0) for s in samples]
-    assert getattr(estimators(cut), paper).speedup != pytest.approx(wanted, rel=1e-6)
+    cut = list[Turn]()
+    for turn in turns:
+        for name, arm in turn.arms.items():
+            turn = with_arm(turn, name, seconds=replace(arm.seconds, prefill=0.0))
+        cut.append(turn)
+    assert getattr(found_in(cut), paper).speedup != pytest.approx(wanted, rel=1e-6)
 
 
-def test_alpha_of_self_sd_and_knapspec_is_a_mean_over_samples(samples: list[Sample]) -> None:
+def test_alpha_of_self_sd_and_knapspec_is_a_mean_over_samples(turns: list[Turn]) -> None:
     """decoding.py's `matchness` and benchmark.py's acceptance_rate: matched / drafted, averaged."""
-    each = [s.method.rounds for s in samples]
+    each = [arm.rounds for arm in arms(turns)[0]]
     rates = [sum(r.accepted for r in rounds) / sum(r.steps for r in rounds) for rounds in each]
-    metrics = summarise(samples, LAYERS, None, None, None)
+    metrics = summarise(turns, "method", LAYERS)
     assert metrics.alpha_macro == pytest.approx(fmean(rates), rel=1e-9)
     assert metrics.alpha != pytest.approx(metrics.alpha_macro, rel=1e-6)
 
 
-def test_the_interval_is_of_the_ratio_of_means(samples: list[Sample]) -> None:
-    found = estimators(samples).swift
+def test_the_interval_is_of_the_ratio_of_means(turns: list[Turn]) -> None:
+    found = found_in(turns).swift
     assert found.ci95 and found.speedup and found.ci95[0] < found.speedup < found.ci95[1]
     # equal prompts: no spread; prompts whose vanilla is equally fast: nearly that of the logs
-    one = estimators([replace(samples[0], index=i, id=str(i)) for i in range(5)]).swift
+    same = [replace(turns[0], index=i, id=str(i)) for i in range(5)]
+    one = found_in(same).swift
     assert one.ci95 == pytest.approx((one.speedup, one.speedup))
-    base = replace(samples[0].vanilla, seconds=replace(samples[0].vanilla.seconds, draft=1e3))
-    near, ratios = [], []
-    for i, more in enumerate((1.0, 1.01, 0.99, 1.02, 0.98)):
+    base = turns[0].arms["vanilla"]
+    base = replace(base, seconds=replace(base.seconds, draft=1e3))
+    near, ratios = list[Turn](), list[float]()
+    for turn, more in zip(same, (1.0, 1.01, 0.99, 1.02, 0.98), strict=True):
         method = replace(base, seconds=replace(base.seconds, draft=1e3 / more))
-        near.append(replace(samples[0], index=i, id=str(i), vanilla=base, method=method))
+        near.append(replace(turn, arms={"vanilla": base, "method": method}))
         ratios.append(method.seconds.total / base.seconds.total)
-    swift, wanted = estimators(near).swift, paired_ratio_interval([1 / r for r in ratios])[1]
+    swift, wanted = found_in(near).swift, paired_ratio_interval([1 / r for r in ratios])[1]
     assert swift.ci95 == pytest.approx(wanted, rel=1e-3)
 
 
-def test_an_empty_run_has_no_estimate(samples: list[Sample]) -> None:
-    assert estimators([]).swift.speedup is None
-    failed = [replace(s, lossless="failed") for s in samples]
-    assert estimators(failed) == estimators([])
+def test_an_empty_run_has_no_estimate(turns: list[Turn]) -> None:
+    assert found_in([]).swift.speedup is None
+    failed = [with_arm(turn, lossless="failed") for turn in turns]
+    assert summarise(failed, "method", LAYERS).estimators == found_in([])
 
 
 def test_the_record_holds_them(ran: Path) -> None:

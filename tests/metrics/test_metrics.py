@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import with_arm
 from msgspec import structs, to_builtins
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ from skipbench.runs.measures import (
     Metrics,
     Skipped,
 )
-from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.record import Arm, Round, Seconds, Turn
 
 PARTS = Parts(0.001, 0.0, mlp_s=0.002, head_s=0.004, layers=4)
 PASS_S = partial(Prices(model=PARTS).pass_s, 1, 300)
@@ -39,44 +40,37 @@ def vanilla(tokens: int, decode_s: float, prefill_s: float = 1.0) -> Arm:
     return arm([Round(0, 0, 0, 0, 1)] * tokens, Seconds(prefill_s, 0.0, decode_s, 0.0, 0.0))
 
 
-def sample(base: Arm, method: Arm, **more: Any) -> Sample:
-    given = {"id": "id", "lossless": "identical", **more}
-    order = ["vanilla", "method"]
-    own = {"index": 0, "prompt_hash": "hash", "prompt_tokens": 8, "order": order}
-    return Sample(vanilla=base, method=method, **own, **given)
+def turn(base: Arm, own: Arm, score: tuple[float, ...] = (), **more: Any) -> Turn:
+    """`score`: vanilla's and the method's; `more`: of the turn, or of the method's arm."""
+    of_arm = {k: more.pop(k) for k in ("skip", "trace") if k in more}
+    arms = {"vanilla": base, "method": replace(own, **{"lossless": "identical", **of_arm})}
+    scored = zip(arms.items(), score or (None, None), strict=True)
+    arms = {n: one if x is None else replace(one, score={"rouge": x}) for (n, one), x in scored}
+    known = {"index": 0, "id": "id", "prompt_hash": "hash", "prompt_tokens": 8}
+    return Turn(**known | more, order=[*arms], arms=arms)
 
 
-def timed(seconds: list[float]) -> list[Sample]:
+def timed(seconds: list[float]) -> list[Turn]:
     """A run whose prompts take 4 s with vanilla."""
     rounds = [Round(2, 2, 1, 1, 2)] * 2
-    return [
-        replace(
-            sample(vanilla(4, 4.0), arm(rounds, Seconds(1, s / 2, s / 2, 0, 0))),
-            index=index,
-            id=str(index),
-        )
-        for index, s in enumerate(seconds)
-    ]
+    arms = [arm(rounds, Seconds(1, s / 2, s / 2, 0, 0)) for s in seconds]
+    return [turn(vanilla(4, 4.0), one, index=n, id=str(n)) for n, one in enumerate(arms)]
 
 
-def two_samples() -> list[Sample]:
+def two_turns() -> list[Turn]:
     # A: 8 tokens, vanilla 4 s, method 2 s. B: 4 tokens, vanilla 2 s, method 2 s.
     a = arm([Round(4, 4, 4, 4, 5), Round(4, 4, 2, 2, 3)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
-    turns = [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)]
-    b = arm(turns, Seconds(1.0, 0.4, 1.2, 0.3, 0.1))
+    rounds = [Round(2, 2, 1, 1, 2), Round(0, 0, 0, 0, 1), Round(2, 2, 0, 0, 1)]
+    b = arm(rounds, Seconds(1.0, 0.4, 1.2, 0.3, 0.1))
     code, sums = {"groups": {"task": "code"}}, {"groups": {"task": "sums"}}
     return [
-        sample(vanilla(8, 4.0), a, skip="attn:0-1;mlp:2", score=scores(0.5, 0.25), **code),
-        sample(vanilla(4, 2.0), b, id="b", skip="attn:1", score=scores(1.0, 0.75), **sums),
+        turn(vanilla(8, 4.0), a, (0.5, 0.25), skip="attn:0-1;mlp:2", **code),
+        turn(vanilla(4, 2.0), b, (1.0, 0.75), id="b", skip="attn:1", **sums),
     ]
 
 
-def scores(base: float, method: float) -> dict[str, dict[str, float]]:
-    return {"vanilla": {"rouge": base}, "method": {"rouge": method}}
-
-
-def summary(samples: list[Sample], pass_s: PassSeconds | None = PASS_S) -> Metrics:
-    return summarise(samples, 4, pass_s, 0.2, 1024)
+def summary(turns: list[Turn], pass_s: PassSeconds | None = PASS_S) -> Metrics:
+    return summarise(turns, "method", 4, pass_s, 0.2, 1024)
 
 
 def test_expected_tokens_is_the_geometric_sum() -> None:
@@ -164,7 +158,7 @@ def test_interval_of_one_and_of_equal_ratios() -> None:
 
 
 def test_acceptance_by_hand() -> None:
-    found = summary(two_samples())
+    found = summary(two_turns())
     assert (found.samples, found.rounds) == (2, 5)
     assert pytest.approx(12 / 5) == found.M  # 5 + 3 + 2 + 1 + 1 tokens in 5 rounds
     assert found.alpha == pytest.approx(7 / 12)  # 4 + 2 + 1 + 0 accepted of 4 + 4 + 2 + 2 steps
@@ -181,8 +175,8 @@ def test_acceptance_by_hand() -> None:
 
 
 def test_speed_by_hand() -> None:
-    found = summary(two_samples())
-    assert found.tokens_per_s_vanilla == pytest.approx(12 / 6)
+    found = summary(two_turns())
+    assert found.baseline.tokens_per_s == pytest.approx(12 / 6)
     assert found.tokens_per_s == pytest.approx(12 / 4)
     speedup = found.speedup
     assert speedup.micro == pytest.approx(1.5)
@@ -195,7 +189,7 @@ def test_speed_by_hand() -> None:
     assert speedup.headline == (pytest.approx(math.sqrt(5 / 3)), None)
     # 9 + 5 tokens; 2 s of prefill in each arm
     assert speedup.end_to_end == pytest.approx((14 / 6) / (14 / 8))
-    assert found.roofline_fraction_vanilla == pytest.approx(0.2 / 0.5)
+    assert found.baseline.roofline_fraction == pytest.approx(0.2 / 0.5)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}
     assert found.seconds.by_phase == pytest.approx(expected)
 
@@ -204,19 +198,20 @@ def test_the_turns_of_a_conversation_are_one_question() -> None:
     """Its two turns have 5/3 and 5/2, another question 1; both arms have 5 tokens."""
     rounds = [Round(2, 2, 1, 1, 2)] * 2
     turns = [
-        sample(vanilla(4, 4.0), arm(rounds, Seconds(1.0, s, 0.0, 0.0, 0.0)), id=name, question="q")
+        turn(vanilla(4, 4.0), arm(rounds, Seconds(1.0, s, 0.0, 0.0, 0.0)), id=name, question="q")
         for s, name in ((2.0, "q"), (1.0, "q/2"))
     ]
-    other = sample(vanilla(4, 4.0), vanilla(4, 4.0), id="b")
+    other = turn(vanilla(4, 4.0), vanilla(4, 4.0), id="b")
     found = summary([*turns, other]).speedup
     assert found.by_question == pytest.approx({"q": math.sqrt(25 / 6), "b": 1})
     assert found.e2e == pytest.approx((25 / 6) ** 0.25)
     assert found.paired == pytest.approx(8**0.25)  # 2 and 4 while decoding
-    assert turns[0].end_to_end == pytest.approx(5 / 3) and turns[0].speedup == pytest.approx(2)
+    ratios = [turns[0].ratio("vanilla", "method", prefill=prefill) for prefill in (True, False)]
+    assert ratios == pytest.approx([5 / 3, 2])
 
 
 def test_costs_by_hand() -> None:
-    found = summary(two_samples())
+    found = summary(two_turns())
     # 3 of 8 and 1 of 8 sub-layers skipped; attention 2 and 1, MLP 1 and 0.
     assert found.skipped == Skipped(attention=1.5, mlp=0.5, ratio=0.25)
     # c = (1.2 s / 12 steps) / 0.5 s = 0.2; v = (2.0 s / 5 rounds) / 0.5 s = 0.8; (M - 1) / alpha =
@@ -242,7 +237,7 @@ def test_costs_by_hand() -> None:
     # 4 of 3 + 8 + 4 = 15 ms: 13 ms on average, 12 steps in 5 rounds
     assert found.M_eq1 == pytest.approx((4 * (1 + 0.7 + 0.7**2 + 0.7**3) + 1) / 5)
     assert found.tpt == pytest.approx(found.M_eq1 / (2.4 * 0.013 + 0.016))
-    assert found.tpt_vanilla == pytest.approx(1 / 0.016)
+    assert found.baseline.tpt == pytest.approx(1 / 0.016)
 
 
 def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() -> None:
@@ -250,7 +245,7 @@ def test_eq_1_with_alpha_cond_gives_the_tokens_of_a_truncated_geometric_draft() 
     # the second, 1 at the third
     accepted = [0] * 4 + [1] * 2 + [2] + [3]
     method = arm([Round(3, 3, n, n, n + 1) for n in accepted], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
-    found = summary([sample(vanilla(15, 1.0), method)])
+    found = summary([turn(vanilla(15, 1.0), method)])
     assert (found.M, found.alpha, found.alpha_cond) == (15 / 8, 7 / 24, 0.5)
     assert found.M_eq1 == found.M
 
@@ -261,7 +256,7 @@ def test_the_sets_that_drafted_are_costed_not_the_last_one() -> None:
     rounds = [Round(4, 4, 4, 4, 5), Round(0, 0, 0, 0, 1), Round(2, 2, 1, 1, 2)]
     trace = {"skip": [[0, ""], [2, "attn:0-3"], [3, "attn:0-3;mlp:0-3"]]}
     method = arm(rounds, Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
-    found = summary([sample(vanilla(8, 1.0), method, skip="attn:0-3;mlp:0-3", trace=trace)])
+    found = summary([turn(vanilla(8, 1.0), method, skip="attn:0-3;mlp:0-3", trace=trace)])
     alpha, draft_s = 5 / 6, (4 * 0.016 + 2 * 0.012) / 6
     assert found.alpha_cond == pytest.approx(alpha)
     tokens = (2 * (1 + alpha + alpha**2 + alpha**3) + 1) / 3
@@ -275,7 +270,7 @@ def test_drafts_without_a_forward_pass_cost_none() -> None:
     # As prompt lookup records it: no skip set, a step per copied token.
     rounds = [Round(4, 4, 2, 2, 3), Round(0, 0, 0, 0, 1), Round(5, 5, 0, 0, 1)]
     method = arm(rounds, Seconds(1.0, 0.001, 0.9, 0.0, 0.0))
-    found = summary([sample(vanilla(5, 1.5), method, trace={"ngram": [3, 0, 1]})])
+    found = summary([turn(vanilla(5, 1.5), method, trace={"ngram": [3, 0, 1]})])
     # alpha_cond = 2 / (2 + 2), g = 9 / 2 in two rounds; a round takes one verification
     tokens = (2 * (1 - 0.5**5.5) / 0.5 + 1) / 3
     assert found.tpt == pytest.approx(tokens / 0.016)
@@ -285,30 +280,35 @@ def test_drafts_without_a_forward_pass_cost_none() -> None:
 
 
 def test_scores_are_means_and_split_by_group() -> None:
-    found = summary(two_samples()).score
-    assert found.vanilla == {"rouge": 0.75}
-    assert found.method == {"rouge": 0.5}
-    of = GroupScores(vanilla={"rouge": 0.5}, method={"rouge": 0.25}, samples=1)
-    assert found.by["task"]["code"] == of
+    found = summary(two_turns())
+    assert found.score.means == {"rouge": 0.5}
+    assert found.baseline.score.means == {"rouge": 0.75}
+    assert found.score.by["task"]["code"] == GroupScores(means={"rouge": 0.25}, samples=1)
+    assert found.baseline.score.by["task"]["code"].means == {"rouge": 0.5}
 
 
-def test_scores_are_equal_only_if_those_of_every_sample_are() -> None:
-    a, b = two_samples()
-    same = [replace(s, score=scores(x, x)) for s, x in ((a, 0.25), (b, 0.75))]
-    swapped = [replace(a, score=scores(0.25, 0.75)), replace(b, score=scores(0.75, 0.25))]
-    bare, failed = replace(a, score={}), replace(a, lossless="failed")
+def scored(turn: Turn, base: float | None, own: float | None) -> Turn:
+    for name, value in (("vanilla", base), ("method", own)):
+        turn = with_arm(turn, name, score={} if value is None else {"rouge": value})
+    return turn
+
+
+def test_scores_are_equal_only_if_those_of_every_turn_are() -> None:
+    a, b = two_turns()
+    same = [scored(a, 0.25, 0.25), scored(b, 0.75, 0.75)]
+    swapped = summary([scored(a, 0.25, 0.75), scored(b, 0.75, 0.25)])
+    bare, failed = scored(a, None, None), with_arm(a, lossless="failed")
     assert summary([*same, bare, failed]).score_equal is True
-    assert summary(swapped).score.vanilla == summary(swapped).score.method
-    assert summary(swapped).score_equal is False
-    # an arm without a score
-    assert summary([replace(a, score={"vanilla": {"exact": 1.0}})]).score_equal is False
+    assert swapped.score.means == swapped.baseline.score.means
+    assert swapped.score_equal is False
+    assert summary([scored(a, 1.0, None)]).score_equal is False  # an arm without a score
     assert summary([bare]).score_equal is summary([]).score_equal is None
 
 
 def test_tree_rounds_accept_off_the_chain() -> None:
     # 3 steps, 9 nodes: the path leaves the chain of first choices after its first token.
     method = arm([Round(3, 9, 3, 1, 4)], Seconds(1.0, 0.3, 0.2, 0.0, 0.0))
-    found = summary([sample(vanilla(4, 1.0), method, trace={"skip": [[0, ""]]})])
+    found = summary([turn(vanilla(4, 1.0), method, trace={"skip": [[0, ""]]})])
     assert found.alpha == found.alpha_cond == 1
     assert found.alpha_chain == pytest.approx(1 / 3)
     assert found.accepted_by_position == [1, 0, 0]
@@ -317,19 +317,19 @@ def test_tree_rounds_accept_off_the_chain() -> None:
 
 
 def test_vanilla_as_the_method_drafts_nothing() -> None:
-    found = summary([sample(vanilla(4, 1.0), vanilla(4, 1.0), id=str(i)) for i in range(5)])
+    found = summary([turn(vanilla(4, 1.0), vanilla(4, 1.0), id=str(i)) for i in range(5)])
     assert found.M == 1
     assert found.speedup.paired == pytest.approx(1)
     assert found.speedup.ci95 == found.speedup.e2e_ci95 == pytest.approx([1, 1])
     for name in ("alpha", "alpha_macro", "alpha_chain", "alpha_cond", "tau", "tau_draft"):
         assert getattr(found, name) is None
-    assert found.tpt == found.tpt_vanilla == pytest.approx(1 / 0.016)  # Eq. 4 with g = 0
+    assert found.tpt == found.baseline.tpt == pytest.approx(1 / 0.016)  # Eq. 4 with g = 0
     assert found.expected_speedup == ExpectedSpeedup()
 
 
 def test_nothing_accepted_has_an_alpha_but_no_expected_speedup() -> None:
     method = arm([Round(4, 4, 0, 0, 1)] * 4, Seconds(1.0, 1.0, 1.0, 0.0, 0.0))
-    found = summary([sample(vanilla(4, 1.0), method)])
+    found = summary([turn(vanilla(4, 1.0), method)])
     assert (found.alpha, found.tau_draft, found.M) == (0, 0, 1)
     assert found.expected_speedup.paper is None
     assert found.speedup.paired == pytest.approx(0.5)
@@ -338,29 +338,28 @@ def test_nothing_accepted_has_an_alpha_but_no_expected_speedup() -> None:
 
 def test_failed_samples_are_only_counted() -> None:
     torn = Arm([], [], Seconds(9.0, 9.0, 9.0, 9.0, 9.0), "failed", "error")
-    broken = sample(vanilla(8, 1.0), torn, lossless="failed")
-    without, found = summary(two_samples()), summary([*two_samples(), broken])
+    broken = with_arm(turn(vanilla(8, 1.0), torn), lossless="failed")
+    without, found = summary(two_turns()), summary([*two_turns(), broken])
     assert found.lossless == Lossless(identical=2, failed=1)
     assert structs.replace(found, lossless=without.lossless) == without
 
 
 @pytest.mark.parametrize("pass_s", [None, PASS_S])
-@pytest.mark.parametrize("of", [[], [sample(vanilla(0, 0.0), vanilla(0, 0.0))]])
-def test_nothing_decoded_gives_none_not_nan(of: list[Sample], pass_s: PassSeconds | None) -> None:
+@pytest.mark.parametrize("of", [[], [turn(vanilla(0, 0.0), vanilla(0, 0.0))]])
+def test_nothing_decoded_gives_none_not_nan(of: list[Turn], pass_s: PassSeconds | None) -> None:
     found = summary(of, pass_s)
     assert found.samples == len(of)
-    of_time = "tokens_per_s", "tokens_per_s_vanilla", "roofline_fraction_vanilla"
-    for name in ("M", *of_time, "tpt", "tpt_vanilla"):
-        assert getattr(found, name) is None
+    for name in ("M", "tokens_per_s", "roofline_fraction", "tpt"):
+        assert getattr(found, name) is getattr(found.baseline, name) is None
     assert found.speedup.micro is found.speedup.paired is found.speedup.ci95 is None
     json.dumps(to_builtins(found), allow_nan=False)
 
 
 def test_kinds_of_samples_are_counted() -> None:
-    a, b = two_samples()
-    of = [a, replace(a, lossless="tie")]
-    of += [replace(b, lossless=kind) for kind in ("diverged", "sampled")]
-    of.append(replace(a, method=replace(a.method, looped=True)))
+    a, b = two_turns()
+    of = [a, with_arm(a, lossless="tie")]
+    of += [with_arm(b, lossless=kind) for kind in ("diverged", "sampled")]
+    of.append(with_arm(a, looped=True))
     found = summary(of)
     assert found.lossless == Lossless(identical=2, ties=1, diverged=1, sampled=1)
     assert found.looped == 1
@@ -368,7 +367,7 @@ def test_kinds_of_samples_are_counted() -> None:
 
 def test_order_of_samples_does_not_matter() -> None:
     draw = random.Random(3)
-    samples = list[Sample]()
+    turns = list[Turn]()
     for index in range(12):
         steps = draw.randint(1, 6)
         accepted = draw.randint(0, steps)
@@ -376,12 +375,12 @@ def test_order_of_samples_does_not_matter() -> None:
         rounds = [Round(steps, steps, accepted, accepted, accepted + 1)] * draw.randint(1, 5)
         base = vanilla(draw.randint(1, 20), draw.random() + 0.1)
         skip = f"attn:{draw.randint(0, 3)}"
-        one = sample(base, arm(rounds, seconds), skip=skip, score=scores(0.1, 0.7))
-        samples.append(replace(one, index=index, id=str(index)))
-    shuffled = draw.sample(samples, len(samples))
-    assert summary(samples) == summary(shuffled)
+        one = turn(base, arm(rounds, seconds), (0.1, 0.7), skip=skip)
+        turns.append(replace(one, index=index, id=str(index)))
+    shuffled = draw.sample(turns, len(turns))
+    assert summary(turns) == summary(shuffled)
 
 
 def test_a_skip_set_of_another_model_is_refused() -> None:
     with pytest.raises(SkipbenchError, match="4 layers"):
-        summary([replace(two_samples()[0], skip="attn:9")])
+        summary([with_arm(two_turns()[0], skip="attn:9")])

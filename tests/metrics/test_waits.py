@@ -10,7 +10,6 @@ from msgspec import structs
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
@@ -18,9 +17,10 @@ from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import stored_table, summary
 from skipbench.report.values import waits
 from skipbench.runs.measures import Percentiles
-from skipbench.runs.record import Arm, Round, Sample, Seconds
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import Arm, Round, Seconds, Turn
 from skipbench.runs.run import Run
-from skipbench.runs.store import read_samples
+from skipbench.runs.store import read_turns
 
 CPU = torch.device("cpu")
 
@@ -32,8 +32,9 @@ def arm(round_s: list[float], emitted: list[int]) -> Arm:
     return Arm(tokens, rounds, seconds, "length", round_s=round_s)
 
 
-def sample(vanilla: Arm, method: Arm) -> Sample:
-    return Sample(0, "0", "hash", 4, ["vanilla", "method"], vanilla, method, "identical")
+def turn(vanilla: Arm, method: Arm) -> Turn:
+    arms = {"vanilla": vanilla, "method": structs.replace(method, lossless="identical")}
+    return Turn(0, "0", "hash", 4, [*arms], arms)
 
 
 def test_a_round_is_from_its_draft_to_its_adaptation() -> None:
@@ -60,9 +61,9 @@ def test_percentiles_weigh_tokens() -> None:
     assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == Percentiles(p50=1.0, p90=2.0, p99=2.0)
     vanilla = arm([0.1] * 9 + [0.4], [1] * 10)
     method = arm([0.3, 0.2, 0.2], [6, 2, 2])
-    of = summarise([sample(vanilla, method)], 4, None, None, None)
-    assert of.ttft_s == of.ttft_s_vanilla == Percentiles(p50=0.5, p90=0.5, p99=0.5)
-    assert of.s_per_output_token_vanilla == Percentiles(p50=0.1, p90=0.1, p99=0.4)
+    of = summarise([turn(vanilla, method)], "method", 4)
+    assert of.ttft_s == of.baseline.ttft_s == Percentiles(p50=0.5, p90=0.5, p99=0.5)
+    assert of.baseline.s_per_output_token == Percentiles(p50=0.1, p90=0.1, p99=0.4)
     times = structs.astuple(of.s_per_output_token)
     assert times == pytest.approx((0.05, 0.1, 0.1))
     assert waits(of, "s_per_output_token").text == "100 / 100 / 400 -> 50.0 / 100 / 100"
@@ -74,18 +75,18 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
     config = compose(words)
     metrics = run_cell(config, print_table=False)
     assert metrics is not None
-    folder = resolve_cell(config).folder
-    for one in read_samples(folder / "samples.jsonl"):
-        for arm_ in (one.vanilla, one.method):
+    (folder,) = run_folders(tmp_path)
+    for one in read_turns(folder):
+        for arm_ in one.arms.values():
             assert len(arm_.round_s) == len(arm_.rounds)
             assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
-    slow, fast = metrics.s_per_output_token_vanilla, metrics.s_per_output_token
+    slow, fast = metrics.baseline.s_per_output_token, metrics.s_per_output_token
     assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
     assert "- ITL: " in (folder / "table.md").read_text()
 
 
 def test_columns_are_chosen_by_key() -> None:
-    of = summarise([sample(arm([0.1], [1]), arm([0.1], [1]))], 4, None, None, None)
+    of = summarise([turn(arm([0.1], [1]), arm([0.1], [1]))], "method", 4)
     run = Run(model="m", method="x", dataset="d", metrics=of)
 
     def names(*columns: str) -> list[str]:

@@ -3,21 +3,26 @@
 from pathlib import Path
 
 import pytest
-from builders import CONFIG
+from builders import CONFIG, folder_of
 from msgspec.structs import replace
 from test_metrics import timed
 
 from skipbench.report.difference import differences
-from skipbench.runs.provenance import Provenance, config_hash
-from skipbench.runs.store import RunStore
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.record import Texts
+from skipbench.runs.store import RunStore, append_turn
 
 
 def stored(results: Path, seconds: list[float], failed: int) -> Path:
     """A folder of one run; `failed`: the prompt without an output."""
-    name = f"tiny_fixed_mini-code_{config_hash(CONFIG)}"
-    store = RunStore(results / "runs" / name, CONFIG, Provenance(commit=results.name))
+    folder = folder_of(results, CONFIG)
+    store = RunStore(folder, CONFIG, Provenance(commit=results.name))
     for one in timed(seconds):
-        store.append(replace(one, lossless="failed") if one.index == failed else one)
+        kind = "failed" if one.index == failed else "identical"
+        own = replace(one.arms["method"], lossless=kind)
+        arms = {"vanilla": one.arms["vanilla"], folder.name: own}
+        turn = replace(one, order=[*arms], arms=arms)
+        append_turn(folder.parent, turn, Texts(one.index, one.id, "", {}, {folder.name: ""}))
     store.close()
     return results
 

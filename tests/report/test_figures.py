@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from builders import with_arm
 from msgspec import structs
-from msgspec.structs import replace
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.prices import profiled_pass_s
@@ -23,6 +22,7 @@ from skipbench.report.figures.searches import refined, sets_by_step
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
+from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import Round, Seconds
@@ -45,7 +45,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     for name, overrides in CELLS.items():
         config = compose([*SHORT, *overrides, f"results={results}"])
         run_cell(config, print_table=False)
-        found[name] = finished_run(resolve_cell(config).folder)
+        found[name] = finished_run(Cell(config).folder)
     return found
 
 
@@ -80,7 +80,7 @@ def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
     with pytest.raises(SkipbenchError, match=r"provenance\.json does not say the model's layers"):
         maps.layers_of(structs.replace(run, provenance=Provenance()))
     with pytest.raises(SkipbenchError, match="skips no sub-layer"):
-        maps.layers_of(structs.replace(run, kept_samples=[]))
+        maps.layers_of(structs.replace(run, kept=[]))
 
 
 def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
@@ -93,12 +93,12 @@ def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
 
 def test_similarity_is_over_tokens_and_has_no_largest_distance(runs: dict[str, Run]) -> None:
     """100 sets of one sample, 3 tokens apart, that skip layer 0 and an attention."""
-    (sample, *_), count = runs["clasp2"].sound, 100
+    run, count = runs["clasp2"], 100
     rounds = [Round(2, 2, 2, 2, 3)] * count
     skips = [[at, f"attn:0,{1 + at % 4};mlp:0"] for at in range(count)]
     trace = {"optimised": [*range(count)], "skip": skips}
-    made = replace(sample, method=replace(sample.method, rounds=rounds), trace=trace)
-    found = maps.jaccard_by_distance(structs.replace(runs["clasp2"], kept_samples=[made]))
+    made = with_arm(run.sound[0], run.arm, rounds=rounds, trace=trace)
+    found = maps.jaccard_by_distance(structs.replace(run, kept=[made]))
     assert len(found) <= maps.BINS and found.index.max() > 3 * (count - 4)
     width = -(-3 * (count - 1) // maps.BINS)
     ours = {d: 1.0 if d % 4 == 0 else 0.5 for d in range(1, count)}
@@ -127,16 +127,17 @@ def test_a_correlation_has_a_point_per_sample(
     assert "r needs 3 samples" in curves.correlation(two, []).axes[0].get_title(loc="left")
     figure = curves.correlation(all_runs, [])
     assert "(5 samples of 4 runs, too few to tell)" in figure.axes[1].get_title(loc="left")
-    many = [structs.replace(run, kept_samples=[*run.sound] * 6) for run in all_runs]
+    many = [structs.replace(run, kept=[*run.sound] * 6) for run in all_runs]
     assert "(30 samples of 4 runs)" in curves.correlation(many, []).axes[1].get_title(loc="left")
-    swift, (sample, *_) = runs["swift"], runs["swift"].sound
-    one = structs.replace(swift, kept_samples=[sample])
+    swift = runs["swift"]
+    one = structs.replace(swift, kept=[swift.sound[0]])
     of = swift.measured.profiled
     assert of is not None
     pass_s = partial(profiled_pass_s, of)
-    tpt = tokens_per_time([sample], sample.method.rounds, of.layers, pass_s)
+    (arm,) = one.arms
+    tpt = tokens_per_time([arm], arm.rounds, of.layers, pass_s)
     (point,) = curves.correlation([one], []).axes[0].collections
-    assert point.get_offsets().tolist() == [[tpt, 1 / (sample.method.s_per_token or 0.0)]]
+    assert point.get_offsets().tolist() == [[tpt, 1 / (arm.s_per_token or 0.0)]]
 
 
 def test_an_interval_stretches_no_axis() -> None:
@@ -169,8 +170,8 @@ def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Pa
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
     one, other = runs["clasp2"], runs["clasp8"]
     seconds = Seconds(9.0, 9.0, 9.0, 9.0, 9.0)
-    slower = [replace(s, method=replace(s.method, seconds=seconds)) for s in one.sound]
-    again = structs.replace(one, kept_samples=slower)
+    slower = [with_arm(turn, one.arm, seconds=seconds) for turn in one.sound]
+    again = structs.replace(one, kept=slower)
     assert swept([one, again, other]) == Swept(3, 2)
     assert "2 of 3 runs drafted the same tokens as another" in caption([one, again, other])
     assert swept([one, other]) == Swept(2, 0) and "swept key" not in caption([one, other])
@@ -186,16 +187,18 @@ def test_a_set_counts_if_it_drafted(
 ) -> None:
     one = runs["clasp8"]
     first, *rest = one.sound
-    at = len(first.method.rounds) + rounds_behind
-    changed = replace(first, trace=first.trace | {"skip": [*first.trace["skip"], [at, "attn:0"]]})
-    other = structs.replace(one, kept_samples=[changed, *rest])
+    own = first.arms[one.arm]
+    at = len(own.rounds) + rounds_behind
+    trace = own.trace | {"skip": [*own.trace["skip"], [at, "attn:0"]]}
+    changed = with_arm(first, one.arm, trace=trace)
+    other = structs.replace(one, kept=[changed, *rest])
     assert swept([one, other]) == Swept(2, identical)
 
 
 def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -> None:
     """A step that finds a better set has its own matchness as the best."""
     run = runs["swift"]
-    traces = [s.trace for s in run.sound]
+    traces = [arm.trace for arm in run.arms]
     matchness, best = ([v for t in traces for v in t[name]] for name in ("matchness", "best"))
     (first, _), *found = sets = sets_by_step(run, 12)
     assert first == 0 and found
