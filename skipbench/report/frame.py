@@ -75,6 +75,8 @@ def _turns(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """A row per turn and arm, of the rows that the runs are of."""
     methods = {run.id: run.method for run in runs}
     rows = {run.folder.parent: run for run in runs if run.folder}
+    for run in runs:
+        _ = run.turns  # refused where damaged
     for folder, run in rows.items():
         for turn in row_turns(folder):
             shared = {k: v for k, v in msgspec.to_builtins(turn).items() if k != "arms"}
