@@ -17,4 +17,5 @@ with tempfile.TemporaryDirectory() as folder:  # a folder that stays keeps the r
         results=folder,
         overrides=["dataset.max_new_tokens=24"],
     )
-print(frame[["method", "speedup", "low", "high", "identical", "reason"]].to_string(index=False))
+columns = ["method", "speedup", "speedup_low", "speedup_high", "lossless", "note"]
+print(frame[columns].to_string(index=False))

@@ -42,7 +42,7 @@ def words(name: str, results: Path) -> list[str]:
 def test_a_table_has_a_row_of_ours_for_each_cell(name: str, results: Path) -> None:
     dispatch(["table", *words(name, results)])
     folder = results / "tables"
-    with (folder / f"{name}.embedded.csv").open(newline="") as file:
+    with (folder / f"{name}.embedded.all.csv").open(newline="") as file:
         found = list(csv.DictReader(file))
     planned = plan(name, SHORT[1:], "embedded")
     assert len(found) >= len(planned) and all(line["model"] == "tiny" for line in found)

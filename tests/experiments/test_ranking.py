@@ -111,7 +111,7 @@ def test_the_frame(tmp_path: Path) -> None:
         "tiny", ["Once upon a time"], methods=["uniform"], results=tmp_path, overrides=SHORT
     )
     assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()
-    assert list(frame["identical"]) == [1, 1] and list(frame["reason"]) == [None, None]
+    assert list(frame["lossless"]) == [1, 1] and list(frame["note"]) == ["", ""]
 
 
 def test_what_is_left_out_exists() -> None:

@@ -25,6 +25,7 @@ from skipbench.report.measured import measure
 from skipbench.report.tables.formats import csv, markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.measures import Metrics
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
 WORDS = ["method=uniform", "method.stop.threshold=0.5", "dataset=mini-math", "limit=4"]
@@ -47,7 +48,7 @@ class Stored:
     @property
     def results(self) -> Path:
         assert self.run.folder is not None
-        return self.run.folder.parent.parent
+        return self.run.folder.parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def stored(results: Path, capsys: pytest.CaptureFixture[str]) -> Stored:
         run_cell(compose(words))
         done = capsys.readouterr()
         texts.write_text(json.dumps([done.out, done.err]))
-    (folder,) = (results / "runs").iterdir()
+    (folder,) = run_folders(results)
     return Stored(words, read_run(folder), *json.loads(texts.read_text()))
 
 
