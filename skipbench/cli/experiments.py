@@ -21,11 +21,9 @@ from skipbench.runs.cell import Cell
 from skipbench.runs.lock import held
 
 
-def cells_asked(
-    asked: Experiments, known: Sequence[str], without_torch: bool = False
-) -> dict[str, list[Cell]]:
-    """The cells of the experiments that a command names, of those that are `known`, by their names.
-    Arguments as of `scale_of`.
+def names_asked(asked: Experiments, known: Sequence[str]) -> list[str]:
+    """The experiments that a command names. Raises SkipbenchError where one is not `known`, or has
+    not the models and methods that are asked for.
     """
     command = type(asked).__name__.lower()
     if not asked.words:
@@ -41,6 +39,16 @@ def cells_asked(
     own = [w for w in asked.settings if w.startswith(("model=", "method="))]
     check_filter(names, "model", asked.models, own)
     check_filter(names, "method", asked.methods, own)
+    return names
+
+
+def cells_asked(
+    asked: Experiments, known: Sequence[str], without_torch: bool = False
+) -> dict[str, list[Cell]]:
+    """The cells of the experiments that a command names, by their names. Arguments as of
+    `scale_of`, errors as of `names_asked`.
+    """
+    names = names_asked(asked, known)
     hardware, scale, overrides = hardware_of(asked.settings), asked.scale, asked.settings
     if scale is None and isinstance(hardware, Slurm):  # this machine's GPUs say nothing of its own
         scale = "embedded" if hardware.gpus == 0 else "paper"
@@ -53,9 +61,9 @@ def run_submit(asked: Submit) -> None:
     """Submits sbatch arrays, or runs rows here with `hardware=local`; exits with 1 when a cell
     failed here. More than 100 GPU-hours take `--yes`.
     """
-    experiments = cells_asked(asked, choices("experiment"))
+    names_asked(asked, known := choices("experiment"))
     if asked.plan:
-        show_plan(experiments, asked)
+        show_plan(cells_asked(asked, known), asked)
         return
     if (hardware := hardware_of(asked.settings)) is None:
         raise SkipbenchError(
@@ -76,6 +84,7 @@ def run_submit(asked: Submit) -> None:
         if isinstance(hardware, Slurm) and not asked.print:
             folder = [w for w in asked.settings if w.startswith("results=")]
             stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
+        experiments = cells_asked(asked, known)
         _, failed = submit(
             ((name, with_states(once(own), asked.stale)) for name, own in experiments.items()),
             hardware,

@@ -75,7 +75,7 @@ STRETCHES += ["bitsandbytes", "triton"]
 """What samples of one run have in common."""
 NO_INPUTS = ["search", "profile", "results", "dry_run", "fresh", "label"]
 NO_INPUTS += ["hardware", "search_dataset", "model.settings", "model.gated", "model.calibration"]
-NO_INPUTS += ["model.wheel", "model.strict"]
+NO_INPUTS += ["model.wheel", "model.strict", "limit"]
 """Settings on which no sample depends; those of pruning where none is done."""
 
 
@@ -93,9 +93,9 @@ class Made(NamedTuple):
     def refusal(self, rows: bool = False) -> str:
         """The line that refuses it; empty without one. `rows`: compares the dataset, too."""
         try:
-            compare_identity(self.folder, self.config)
+            compare_identity(self.folder, self.config, done=False)
             if rows:
-                preflight(self.config, self.folder, held=True)
+                preflight(Cell(self.config), held=True)
         except SkipbenchError as error:
             return str(error)
         return ""
@@ -137,10 +137,8 @@ def test_another_file_is_refused_by_its_setting(made: Made, name: str) -> None:
     path.write_bytes(bytes(after) if after != before else before + b"\nx = 1\n")
     told = made.refusal(rows=name == "prompts.jsonl")
     if name.startswith("results/"):  # measured again by another cell: a done run is told of
-        (made.folder / "status.json").write_text('{"state": "done"}')
-        (note,) = compare_identity(made.folder, made.config)
+        (note,) = compare_identity(made.folder, made.config, done=True)
         assert note == "decided by other latencies; fresh=true measures it anew"
-        (made.folder / "status.json").write_text('{"state": "interrupted"}')
     path.write_bytes(before)
     assert FILES[name] in told and "\n" not in told
 
@@ -233,15 +231,20 @@ def changed(config: RunConfig, key: str) -> RunConfig:
     raise AssertionError(f"{key}: no other value that it may have")
 
 
+def run_id(config: RunConfig) -> tuple[str, str]:
+    cell = Cell(config)
+    return cell.row.name, cell.folder.name
+
+
 def test_every_setting_but_those_that_change_nothing_makes_another_run(made: Made) -> None:
     config = made.config
     counted = 0
     for key in settings(config):
         other = changed(config, key)
         if any(f"{key}.".startswith(f"{name}.") for name in NO_INPUTS):
-            assert Cell(other).folder.name == made.folder.name, key
+            assert run_id(other) == run_id(config), key
             continue
-        assert Cell(other).folder.name != made.folder.name, key
+        assert run_id(other) != run_id(config), key
         assert value_at(other.record(), key) != value_at(config.record(), key), key
         counted += 1
     assert counted >= 40
@@ -260,19 +263,17 @@ def test_a_vocabulary_counts_where_there_is_no_tokenizer_json(made: Made, name: 
 
 
 def test_other_code_of_skipbench_is_told_of_a_done_run_and_refuses_another(made: Made) -> None:
-    path, status = made.folder / "provenance.json", made.folder / "status.json"
-    now, state = path.read_text(), status.read_text()
+    path = made.folder / "provenance.json"
+    now = path.read_text()
     edit(path, package_sha256="f" * 64)
     assert made.refusal().endswith(
         f"{made.folder} was made with other code of skipbench: changed since; fresh=true sets it "
         "aside and starts anew, results=FOLDER keeps both"
     )
-    status.write_text('{"state": "done"}')
-    (package,) = compare_identity(made.folder, made.config)
+    (package,) = compare_identity(made.folder, made.config, done=True)
     assert "another version of skipbench's code" in package
     path.write_text(now)
-    status.write_text(state)
-    assert compare_identity(made.folder, made.config) == []
+    assert compare_identity(made.folder, made.config, done=True) == []
 
 
 @pytest.mark.parametrize("method", [name for name in choices("method") if name != "path"])
@@ -282,7 +283,7 @@ def test_no_file_of_the_working_directory_is_part_of_a_run_for_its_name(
     """A file and a checkpoint named like each value of a cell's settings."""
     more = {"draft-model": f"method.model={PACKAGE}/models/tiny", "fixed": "method.skip=attn:1"}
     config = compose([f"method={method}", "dataset=gsm8k", *filter(None, [more.get(method)])])
-    before, name = fingerprints(config), Cell(config).folder.name
+    before, name = fingerprints(config), run_id(config)
     values = {str(value) for value in settings(config).values()} - {config.model.path}
     names = [v for v in values if v and len(v) < 200 and not v.startswith("/") and v.isprintable()]
     assert {"test", "none", method} <= {*names}
@@ -293,7 +294,7 @@ def test_no_file_of_the_working_directory_is_part_of_a_run_for_its_name(
             path.parent.mkdir(parents=True, exist_ok=True)
             make(path)
             assert fingerprints(config) == before, value
-            assert Cell(config).folder.name == name, value
+            assert run_id(config) == name, value
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
