@@ -1,6 +1,6 @@
-"""The comment on a pull request, from the folder that `bench BASE CHANGE` wrote:
+"""The comment on a pull request, from the table that `bench BASE CHANGE` wrote:
 
-    python ab_comment.py results/servers/NAME > comment.md
+    python ab_comment.py results/tables/NAME.all.csv > comment.md
 
 Exits with 1 where the change is slower beyond the noise, or answers are missing or differ.
 """
@@ -35,9 +35,9 @@ def answers(row: dict[str, str]) -> str:
     return f"{same} of {of} lossless" + ("" if int(same) == of else ", others DIFFER")
 
 
-def main(folder: Path) -> bool:
+def main(path: Path) -> bool:
     """Prints the comment; returns whether nothing is wrong."""
-    lines = csv.DictReader((folder / "table.all.csv").read_text(encoding="utf-8").splitlines())
+    lines = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
     print(f"{MARK}\n### Base and change on one machine, in turns on every prompt\n")
     print("| prompts | speed | speedup [95 % interval] | n | answers |\n|---|---|---|---|---|")
     sound = True
@@ -49,7 +49,7 @@ def main(folder: Path) -> bool:
         verdict, equal = speed(row), answers(row)
         print(f"| {row['dataset']} | {verdict} | {ratio} | {row['samples']} | {equal} |")
         sound &= not any(word in verdict + equal for word in ("SLOWER", "FAILED", "DIFFER"))
-    table = (folder / "table.md").read_text(encoding="utf-8")
+    table = path.with_name(path.name.replace(".all.csv", ".md")).read_text(encoding="utf-8")
     print(f"\n<details><summary>Whole table; A: base, B: change</summary>\n\n{table}\n</details>")
     return sound
 

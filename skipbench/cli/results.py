@@ -103,7 +103,8 @@ def run_diff(asked: Diff) -> None:
             ratio += " [{:.3f}, {:.3f}]".format(*cell.interval) + " *" * cell.apart
         show(f"{cell.name:<{width}}  {cell.samples:>9}  {a:>7}  {b:>7}  {ratio}")
         if cell.limits[0] != cell.limits[1] or cell.same_tokens < cell.samples:
-            limits, ms = (" and ".join(map(text_of, of)) for of in (cell.limits, cell.M))
+            limits = " and ".join("all" if of is None else str(of) for of in cell.limits)
+            ms = " and ".join("-" if M is None else f"{M:.4g}" for M in cell.M)
             same = f"{cell.same_tokens} of {cell.samples} outputs have the same tokens"
             show(f"  {same}; M {ms}; limit {limits}")
     for origin in dict.fromkeys(text for cell in cells for text in cell.origins):
@@ -115,8 +116,3 @@ def run_diff(asked: Diff) -> None:
     show(f"{len(cells)} cells in both; {apart} whose interval leaves out 1")
     if apart:
         raise SystemExit(1)
-
-
-def text_of(value: float | None) -> str:
-    """A number of a cell, `all` without one."""
-    return "all" if value is None else f"{value:.4g}"

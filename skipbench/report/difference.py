@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from skipbench.metrics.acceptance import mean
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import VANILLA, paired
+from skipbench.runs.record import paired
 from skipbench.runs.run import Run, read_run
 
 ORIGIN = ["device", "engine", "threads", "layers"]
@@ -50,13 +50,13 @@ def differences(first: Path, second: Path) -> tuple[list[CellDifference], list[l
 def _difference(first: Run, second: Run) -> CellDifference:
     a, b = ({(s.id, s.prompt_hash): s for s in run.sound} for run in (first, second))
     ids = [i for i in a if i in b]
-    own = [(of, run.arm) for of, run in ((a, first), (b, second))]
-    before, after = (paired((of[i] for i in ids), VANILLA, arm) for of, arm in own)
+    own = ((a, first), (b, second))
+    before, after = (paired((of[i] for i in ids), run.base, run.arm) for of, run in own)
     pairs = [(before[q], after[q]) for q in before if q in after]
     ratio, interval = paired_ratio_interval([y / x for x, y in pairs]) if pairs else (None, None)
     x, y = (geometric_mean(each) for each in zip(*pairs, strict=True)) if pairs else (None, None)
-    arms = [[of[i].arms[arm] for i in ids] for of, arm in own]
-    same = sum(x.tokens == y.tokens for x, y in zip(*arms, strict=True))
+    arms = [[of[i].arms[run.arm] for i in ids] for of, run in own]
+    same = sum(x.same(y) for x, y in zip(*arms, strict=True))
     rounds = ([r.emitted for arm in each for r in arm.rounds] for each in arms)
     m, n = (mean(emitted) for emitted in rounds)
     limits = first.status.limit, second.status.limit

@@ -10,7 +10,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.columns import COLUMNS, OVER, Line, numbers
 from skipbench.report.tables.runs import lines_of
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import VANILLA, Round
+from skipbench.runs.record import Round
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import row_turns
 
@@ -88,7 +88,7 @@ def _turns(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
                     **shared,
                     **msgspec.to_builtins(of),
                     **dict(zip(Round._fields, sums, strict=True)),
-                    **{"tokens": len(of.tokens), "rounds": len(of.rounds)},
-                    "speedup": turn.ratio(VANILLA, arm),
-                    "decode_speedup": turn.ratio(VANILLA, arm, prefill=False),
+                    **{"tokens": of.count, "rounds": len(of.rounds)},
+                    "speedup": turn.ratio(run.base, arm),
+                    "decode_speedup": turn.ratio(run.base, arm, prefill=False),
                 }

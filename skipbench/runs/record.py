@@ -16,10 +16,11 @@ import msgspec
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import strict_json
+from skipbench.runs.served import Served
 
 FORMAT: Literal[2] = 2
 VANILLA = "vanilla"
-"""The arm that every turn has; others have the names of their folders."""
+"""The arm that every turn of methods has; others have the names of their folders."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]
@@ -95,11 +96,17 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     score: dict[str, float] = {}  # by scorer
     carry: dict[str, Any] = {}  # state of the method for the next prompt
     trace: dict[str, Any] = {}  # quantities of the method, one list each
+    served: Served | None = None  # of a server, which has no rounds, and ids only if it tells them
+
+    @property
+    def count(self) -> int:
+        """Its tokens."""
+        return self.served.count if self.served else len(self.tokens)
 
     @property
     def emitted(self) -> int:
         """Tokens of the rounds; the one that prefill emits is not among them."""
-        return sum(r.emitted for r in self.rounds)
+        return self.count - 1 if self.served else sum(r.emitted for r in self.rounds)
 
     @property
     def s_per_token(self) -> float | None:
@@ -109,7 +116,14 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     @property
     def total_s_per_token(self) -> float | None:
         """Seconds of prefill and decoding per token; None where nothing was decoded."""
-        return self.seconds.total / len(self.tokens) if self.emitted else None
+        decoded = self.count if self.served else self.emitted
+        return self.seconds.total / self.count if decoded else None
+
+    def same(self, other: "Arm") -> bool:
+        """Whether both have the same tokens; of servers, the same text."""
+        if self.served and other.served:
+            return self.served.text_sha256 == other.served.text_sha256
+        return self.tokens == other.tokens
 
     @property
     def skip_changes(self) -> list[Any]:
@@ -146,6 +160,8 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if any(one.lossless == "failed" for one in both):
             return None
         theirs, own = (one.total_s_per_token if prefill else one.s_per_token for one in both)
+        if prefill and both[0].served and both[0].same(both[1]):  # a server's count may be wrong
+            theirs, own = (one.seconds.total for one in both)
         return theirs / own if theirs and own else None
 
 
@@ -182,7 +198,7 @@ def drafted(turns: Iterable[Turn], arm: str) -> str:
     return hashlib.sha256(json.dumps(drafts).encode()).hexdigest()[:16] if drafts else ""
 
 
-class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What each arm of a turn wrote, and the reference that scorers compare it with."""
 
     index: Count
@@ -190,6 +206,7 @@ class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: str
     reference: dict[str, Any]
     arms: dict[str, str]
+    messages: list[dict[str, Any]] = []  # the whole chat, as servers are sent it
 
 
 R = TypeVar("R", Turn, Texts)

@@ -122,6 +122,11 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
             return self.done and wanted
         return True
 
+    @property
+    def base(self) -> str:
+        """The arm that its speedup is over: of servers the first one."""
+        return str(self.setting("base") or VANILLA)
+
     @cached_property
     def turns(self) -> Sequence[Turn]:
         """All its turns, by index. Raises SkipbenchError for a damaged file."""
@@ -139,11 +144,11 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
         """What it decoded in each of `sound`."""
         return [turn.arms[self.arm] for turn in self.sound]
 
-    def paired(self, base: str = VANILLA, arm: str = "", prefill: bool = True) -> dict[str, float]:
-        """How many times as fast as `base` an arm of its turns is, itself by default, by question;
-        `prefill`: with its seconds.
+    def paired(self, base: str = "", arm: str = "", prefill: bool = True) -> dict[str, float]:
+        """How many times as fast as another arm of its turns an arm is, by question: by default
+        itself over its base; `prefill`: with its seconds.
         """
-        return paired(self.turns, base, arm or self.arm, prefill)
+        return paired(self.turns, base or self.base, arm or self.arm, prefill)
 
     @cached_property
     def texts(self) -> Mapping[int, Texts]:
@@ -177,6 +182,9 @@ def read_run(folder: Path) -> Run:
         if precision not in ("full", names["method"]):
             names["method"] += f" {precision}"
         origin = _origin(provenance, settings)
+        if "base" in settings:  # servers of any engine, which are compared with each other alone
+            names["over"] = str(settings["over"])
+            origin = msgspec.structs.replace(origin, engine=f"servers of {folder.parent.name}")
     return Run(
         id=f"{folder.parent.name}/{folder.name}",
         **names,

@@ -25,7 +25,7 @@ from skipbench.runs.lock import alone, held
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, portable
 from skipbench.runs.reading import read_json, read_yaml
-from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse_lines
+from skipbench.runs.record import VANILLA, Lossless, Texts, Turn, dump, parse_lines
 from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
@@ -112,6 +112,19 @@ def set_aside(folder: Path) -> None:
 def _only(record: Any, arms: Any) -> Any:
     """A turn or its texts with these arms alone."""
     return replace(record, arms={name: of for name, of in record.arms.items() if name in arms})
+
+
+def judge(folder: Path, kinds: Sequence[Lossless]) -> None:
+    """Writes the verdicts on an arm's answers, by index, into its turns that did not fail."""
+    row, arm = folder.parent, folder.name
+    with alone(row / ".lock", row, wait=True):
+        turns = {turn.index: turn for turn in row_turns(row)}
+        own = [turn for _, turn in sorted(turns.items()) if arm in turn.arms]
+        for turn, kind in zip(own, kinds, strict=True):
+            if turn.arms[arm].lossless != "failed":
+                judged = replace(turn.arms[arm], lossless=kind)
+                turns[turn.index] = replace(turn, arms={**turn.arms, arm: judged})
+        _write_lines(row / TURNS, [*turns.values()])
 
 
 def _write_lines(path: Path, records: Sequence[Turn | Texts]) -> None:

@@ -1,78 +1,55 @@
-"""A copy of a bench of servers for others: without texts, addresses, keys and places."""
+"""What a bundle leaves out of a row of servers: addresses, keys, what servers say of themselves but
+of their models, and texts that they quote; an arm's letter stands for its address.
+"""
 
-import hashlib
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact.places import OF_PLACES, public, public_word
-from skipbench.contrib.servers.about import FILE, LEFT_OUT, MODELS, About
-from skipbench.contrib.servers.published import PLACE
-from skipbench.contrib.servers.records import (
-    CONFIG,
-    REQUESTS,
-    VERDICTS,
-    Record,
-    read_records,
-    read_verdicts,
-    write_verdicts,
-)
-from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.reading import read_json
+from skipbench.contrib.artifact.places import public, public_word
+from skipbench.contrib.servers.about import FIRST, LEFT_OUT, MODELS
+from skipbench.runs.record import Arm
+from skipbench.runs.store import OF_ARM
 
 PRIVATE = ("prompt", "messages", "user")  # fields of a request: texts, and who asks
-TEXTS = ("text", "content", "reasoning_content", "reasoning")  # of an answer
 TOLD = ("id", "owned_by", "max_model_len", "meta")  # of what a server says of a model
 
 
-def copy_bench(folder: Path, out: Path) -> None:
-    """Writes a bench into the bundle `out`: digests in place of texts, an arm's letter in place of
-    its server's address, and of what servers say of themselves that of their models alone.
-    """
-    copy = out / PLACE / folder.name
-    about = read_json(folder / FILE, About) or About()
-    settings = public(read_json(folder / CONFIG, dict[str, Any]) or {})
-    addresses = {own.url: f"http://{arm}" for arm, own in reversed(about.arms.items())}
-    settings["arms"] = [[addresses[url], _fields(extra)] for url, extra in settings["arms"]]
-    words = [word for word in about.command if not word.startswith(OF_PLACES)]
-    command = [addresses.get(word.partition("#")[0].rstrip("/"), _word(word)) for word in words]
-    arms = {
-        arm: replace(
-            own,
-            url=addresses[own.url],
-            model=public(own.model),
-            extra=_fields(own.extra),
-            pages={
-                MODELS: public({k: v for k, v in own.pages.get(MODELS, {}).items() if k in TOLD})
-            },
-        )
-        for arm, own in about.arms.items()
-    }
-    write_json(copy / CONFIG, settings)
-    write_json(copy / FILE, msgspec.to_builtins(replace(about, arms=arms, command=command)))
-    lines = [msgspec.json.encode(without_texts(r)).decode() for r in read_records(folder)]
-    write_atomic(copy / REQUESTS, "".join(f"{line}\n" for line in lines))
-    if (folder / VERDICTS).is_file():
-        write_verdicts(copy, read_verdicts(folder))
+def addresses_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What stands for the addresses of a row's servers; empty for a row of methods."""
+    urls = [url for url, _ in settings.get("servers", [])]
+    return {url: f"http://{chr(ord(FIRST) + at)}" for at, url in reversed([*enumerate(urls)])}
 
 
-def without_texts(record: Record) -> Record:
-    """A record whose request has no prompt, and whose texts are their SHA-256: equal as before. Of
-    faults it keeps the kind, since a server may quote the prompt.
-    """
-    record = replace(
-        record,
-        request=_fields(record.request),
-        faults=[_kind(fault) for fault in record.faults],
-        error=_kind(record.error),
-    )
-    if record.response is None:
-        return record
-    choices = [_hashed(choice) for choice in record.response["choices"]]
-    return replace(record, response={**record.response, "choices": choices})
+def public_settings(settings: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
+    """The settings of a row, or of one of its arms, without places."""
+    found: dict[str, Any] = public({**settings})
+    if "servers" in found:
+        found["servers"] = [[addresses[url], _fields(extra)] for url, extra in found["servers"]]
+    if addresses and OF_ARM in found:
+        server = found[OF_ARM]
+        model = {k: v for k, v in server.get("pages", {}).get(MODELS, {}).items() if k in TOLD}
+        known = {"url": addresses[server["url"]], "pages": {MODELS: model}}
+        found[OF_ARM] = _fields({**server, **known})
+    return found
+
+
+def command_word(word: str, addresses: Mapping[str, str]) -> str:
+    """A word of a command line; of `bench` it may be an address, or a JSON object of fields."""
+    if addresses and word.lstrip().startswith("{"):
+        return json.dumps(_fields(json.loads(word)))
+    return addresses.get(word.partition("#")[0].rstrip("/")) or public_word(word)
+
+
+def without_texts(arm: Arm) -> Arm:
+    """An arm; of a server without ids, and of faults the kind, since it may quote the prompt."""
+    if arm.served is None:
+        return arm
+    faults = [_kind(fault) for fault in arm.served.faults]
+    error = arm.error and _kind(arm.error)
+    return replace(arm, tokens=[], error=error, served=replace(arm.served, faults=faults))
 
 
 def _fields(value: Any) -> Any:
@@ -85,23 +62,5 @@ def _fields(value: Any) -> Any:
     return {name: _fields(value[name]) for name in names}
 
 
-def _word(word: str) -> str:
-    """A word of the command, which may be a JSON object of such fields."""
-    return (
-        json.dumps(_fields(json.loads(word)))
-        if word.lstrip().startswith("{")
-        else public_word(word)
-    )
-
-
 def _kind(fault: str) -> str:
     return fault.partition(": ")[0]
-
-
-def _hashed(fields: dict[str, Any]) -> dict[str, Any]:
-    hashed = {name: value for name, value in fields.items() if name != "token_ids"}
-    texts = {name: text for name in TEXTS if isinstance(text := hashed.get(name), str)}
-    hashed |= {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
-    if isinstance(message := hashed.get("message"), dict):
-        hashed["message"] = _hashed(message)
-    return hashed

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from skipbench.contrib.servers.published import PLACE, benches, runs_of, served
+from skipbench.contrib.servers.summary import summarised
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import Interval
 from skipbench.metrics.summary import summarise
-from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.reading import read_bytes, read_json, run_folders
+from skipbench.runs.reading import read_bytes, read_json, readable, run_folders
+from skipbench.runs.record import VANILLA
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import row_turns
 
@@ -65,40 +65,11 @@ class _Claims(msgspec.Struct):
 def claims_of(folder: Path) -> list[Claim]:
     """A run's claims, not from `metrics.json`. Raises SkipbenchError for unreadable files."""
     run = computed(read_run(folder))
-    what = f"{run.method} on {run.model}, {run.dataset}"
-    return _claims(str(run.id), what, run.measured, run.provenance, QUANTITIES)
-
-
-def computed(run: Run) -> Run:
-    """With the numbers of its turns alone."""
-    turns = [turn for turn in row_turns((run.folder or Path()).parent) if run.arm in turn.arms]
-    return replace(run, metrics=summarise(turns, run.arm, run.provenance.layers or 0))
-
-
-def bench_claims(folder: Path) -> list[Claim]:
-    """The claims of a bench of servers. Raises SkipbenchError for unreadable files."""
-    claims = list[Claim]()
-    for run in runs_of(folder):
-        what = f"{run.method} on {run.model}, {run.dataset}"
-        claims += _claims(str(run.id), what, run.measured, run.provenance, quantities_of(run))
-    return claims
-
-
-def quantities_of(run: Run) -> Quantities:
-    """What is claimed of a run: of a server no lossless answers where none were compared."""
-    if not served(run):
-        return QUANTITIES
-    known = run.measured.lossless.comparable
-    return {k: v for k, v in SERVED.items() if known or not k.startswith("lossless")}
-
-
-def _claims(
-    run: str, what: str, metrics: Metrics, provenance: Provenance, quantities: Quantities
-) -> list[Claim]:
+    metrics, provenance = run.measured, run.provenance
     return [
         Claim(
-            claim=f"{what}: {words}",
-            run=run,
+            claim=f"{run.method} on {run.model}, {run.dataset}: {words}",
+            run=str(run.id),
             quantity=quantity,
             number=number,
             interval=attrgetter(ends)(metrics) if ends else None,
@@ -108,9 +79,30 @@ def _claims(
             commit=provenance.commit and provenance.commit + "+" * bool(provenance.dirty),
             protocol=provenance.protocol,
         )
-        for quantity, (words, ends) in quantities.items()
+        for quantity, (words, ends) in quantities_of(run).items()
         if (number := attrgetter(quantity)(metrics)) is not None
     ]
+
+
+def computed(run: Run) -> Run:
+    """With the numbers of its turns alone. Raises SkipbenchError for turns of another form."""
+    folder = run.folder or Path()
+    with readable(folder):
+        turns = [turn for turn in row_turns(folder.parent) if run.arm in turn.arms]
+        if run.base == VANILLA:
+            return replace(run, metrics=summarise(turns, run.arm, run.provenance.layers or 0))
+        return replace(run, metrics=summarised(replace(run, kept=turns)))
+
+
+def quantities_of(run: Run) -> Quantities:
+    """What is claimed of a run: of a server no lossless answers where none were compared, and no
+    speedup of the first one.
+    """
+    if run.base == VANILLA:
+        return QUANTITIES
+    left_out = {"speedup.e2e"} if run.arm == run.base else set[str]()
+    left_out |= set() if run.measured.lossless.comparable else {"lossless.identical"}
+    return {k: v for k, v in SERVED.items() if k not in left_out}
 
 
 def hardware(provenance: Provenance) -> str:
@@ -127,16 +119,14 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
     if stored is None or not (folder / SUMS).is_file():
         raise SkipbenchError(f"{folder} is no bundle: it has no {CLAIMS} and {SUMS}")
     made, broken = dict[tuple[str, str], Claim](), dict[str, str]()
-    readers = [("/".join(run.parts[-2:]), run, claims_of) for run in run_folders(folder)]
-    readers += [(f"{PLACE}/{one.name}", one, bench_claims) for one in benches(folder)]
-    for name, path, read in readers:
+    for path in run_folders(folder):
         try:
-            made |= {(claim.run, claim.quantity): claim for claim in read(path)}
-        except (SkipbenchError, LookupError, TypeError) as error:
-            broken[name] = str(error)
+            made |= {(claim.run, claim.quantity): claim for claim in claims_of(path)}
+        except (SkipbenchError, TypeError) as error:
+            broken["/".join(path.parts[-2:])] = str(error)
     for claim in stored.claims:
         again = made.pop((claim.run, claim.quantity), None)
-        wrong = broken.get(_folder_of(claim), "its samples give no such number")
+        wrong = broken.get(claim.run, "its samples give no such number")
         if again is not None:
             pairs = [(k, getattr(claim, k), getattr(again, k)) for k in Claim.__struct_fields__]
             unlike = [pair for pair in pairs if not _same(*pair[1:])]
@@ -145,18 +135,13 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
             )
         told = f"{claim.claim} = {claim.number:.6g}"
         yield not wrong, f"{told}: {wrong}" if wrong else told
-    for name in broken.keys() - {_folder_of(claim) for claim in stored.claims}:
+    for name in broken.keys() - {claim.run for claim in stored.claims}:
         yield False, f"{name}: {broken[name]}"
     for (name, _), claim in made.items():
         yield False, f"{claim.claim}: {name} gives {claim.number:.6g}, which nothing claims"
     versions = sorted({str(claim.protocol or "not named") for claim in stored.claims})
     yield True, f"protocol: {', '.join(versions)}"
     yield from _files(folder)
-
-
-def _folder_of(claim: Claim) -> str:
-    """Of a claim's run; a server's ends with its clients and letter."""
-    return "/".join(claim.run.split("/")[:2])
 
 
 def _same(there: object, here: object) -> bool:

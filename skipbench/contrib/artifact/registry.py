@@ -9,7 +9,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from skipbench.contrib.artifact.claims import check, computed, hardware
-from skipbench.contrib.servers.published import benches, runs_of
 from skipbench.errors import SkipbenchError, printable
 from skipbench.report.page import document, plots
 from skipbench.report.tables.html import html
@@ -91,7 +90,6 @@ def _bundle(folder: Path) -> Bundle:
         if wrong := [text for holds, text in checks if not holds]:
             raise SkipbenchError(f"{len(wrong)} of {len(checks)} checks fail: {wrong[0]}")
         runs = [computed(read_run(path)) for path in run_folders(folder)]
-        runs += [run for path in benches(folder) for run in runs_of(path)]
         if not runs:
             raise SkipbenchError("it has no runs")
         named = [replace(run, id=f"{name}/{run.id}") for run in runs]

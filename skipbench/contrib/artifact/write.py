@@ -14,31 +14,34 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact.benches import copy_bench
-from skipbench.contrib.artifact.claims import CLAIMS, SUMS, bench_claims, claims_of, sums
-from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
-from skipbench.contrib.servers.published import benches, runs_of
+from skipbench.contrib.artifact.benches import (
+    addresses_of,
+    command_word,
+    public_settings,
+    without_texts,
+)
+from skipbench.contrib.artifact.claims import CLAIMS, SUMS, claims_of, sums
+from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, refuse_places
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.provenance import config_hash
-from skipbench.runs.reading import read_bytes, run_folders
+from skipbench.runs.reading import read_bytes, read_yaml, run_folders
 from skipbench.runs.record import VANILLA, Turn, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
-from skipbench.runs.store import CONFIG, OF_ARM, TURNS, row_turns
+from skipbench.runs.store import CONFIG, TURNS, row_turns
 
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
 
 `claims.json` holds every number with its interval, command, hardware and commit; `runs/` the
-samples, settings and provenance that they follow from, `servers/` the requests to servers and their
-settings; `environment.json` machines and versions.
+turns, settings and provenance that they follow from; `environment.json` machines and versions.
 
-    python -m skipbench bundle --check .       # computes every claim again from the samples
+    python -m skipbench bundle --check .       # computes every claim again from the turns
     python -m skipbench report results=.       # one page of all runs
     sha256sum -c SHA256SUMS                    # compares the files
 
-Prompts and texts are left out: samples hold tokens, requests the SHA-256 of their answers.
+Prompts and texts are left out: turns hold tokens, those of servers the SHA-256 of their answers.
 """
 ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
 ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
@@ -51,28 +54,31 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
         out: a folder that is not there yet.
         results: a results folder with runs that are done; others are left out.
 
-    Raises SkipbenchError where `out` exists, where no run is done or one cannot be read, and for a
-    file in which the path of a home or of `results` is left.
+    Raises SkipbenchError where `out` exists, where no run is done or one cannot be read, where
+    servers have no names, and for a file in which the path of a home or of `results` is left.
     """
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
-    of_servers = [run for folder in benches(results) for run in runs_of(folder)]
-    if not found and not of_servers:
+    if not found:
         raise SkipbenchError(f"{results} has no run that is done; give a results folder")
-    for folder in benches(results):
-        copy_bench(folder, out)
+    for run in (run for run in found if run.base != VANILLA):
+        if run.method == run.arm or not run.provenance.device:
+            advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
+            raise SkipbenchError(
+                f"{run.folder}: its servers and their machine have no names; {advice}"
+            )
     names = dict[str, str]()
+    of_servers = {str(run.id).partition("/")[0] for run in found if run.base != VANILLA}
     for _, row in groupby(found, key=lambda run: (run.folder or Path()).parent):
         names |= _copy_row([*row], out)
     for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
-        if path.is_file() and not path.name.startswith("."):
+        own = path.name.partition(".")[0] in of_servers
+        if path.is_file() and not path.name.startswith(".") and not own:
             write_atomic(out / path.parent.name / path.name, _renamed(path, names))
     runs = [read_run(folder) for folder in run_folders(out)]
     claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
-    claims += [claim for folder in benches(out) for claim in bench_claims(folder)]
     write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
-    runs += [run for folder in benches(out) for run in runs_of(folder)]
     write_json(out / "environment.json", _environments(runs))
     readme = README.format(runs=len(runs), version=version("skipbench"))
     write_atomic(out / "README.md", readme)
@@ -86,15 +92,17 @@ def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:
     others where a setting names a place.
     """
     row = (runs[0].folder or Path()).parent
-    shared = public({k: v for k, v in runs[0].settings.items() if k != OF_ARM})
+    shared = read_yaml(row / CONFIG) or {}
+    addresses = addresses_of(shared)
+    shared = public_settings(shared, addresses)
     folder = out / "runs" / _named(row.name, shared)
     write_atomic(folder / CONFIG, yaml.safe_dump(shared, sort_keys=False))
     names = {VANILLA: VANILLA}
     for run in runs:
-        own = public({OF_ARM: run.settings[OF_ARM]})
+        own = public_settings(read_yaml(row / run.arm / CONFIG) or {}, addresses)
         names[run.arm] = name = _named(run.arm, own)
         write_atomic(folder / name / CONFIG, yaml.safe_dump(own, sort_keys=False))
-        _copy_arm(run, folder / name)
+        _copy_arm(run, folder / name, addresses)
     turns = (_with_arms(turn, names) for turn in row_turns(row))
     kept = [dump(turn) for turn in turns if turn.arms.keys() - {VANILLA}]
     write_atomic(folder / TURNS, "".join(f"{line}\n" for line in kept))
@@ -108,16 +116,16 @@ def _named(name: str, settings: Mapping[str, Any]) -> str:
 
 def _with_arms(turn: Turn, names: Mapping[str, str]) -> Turn:
     """The turn of these arms alone, by their names in the bundle."""
-    arms = {names[arm]: of for arm, of in turn.arms.items() if arm in names}
+    arms = {names[arm]: without_texts(of) for arm, of in turn.arms.items() if arm in names}
     return replace(turn, arms=arms, order=[names[arm] for arm in turn.order if arm in names])
 
 
-def _copy_arm(run: Run, folder: Path) -> None:
+def _copy_arm(run: Run, folder: Path, addresses: Mapping[str, str]) -> None:
     assert run.folder is not None
     write_atomic(folder / "metrics.json", read_bytes(run.folder / "metrics.json") or b"")
     resumed = [_of_nobody(one) for one in run.provenance.resumed]
     kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
-    write_json(folder / "provenance.json", kept | {"argv": _command(run)})
+    write_json(folder / "provenance.json", kept | {"argv": _command(run, addresses)})
     write_status(folder, replace(run.status, pid=None, host=None, slurm=None))
 
 
@@ -126,11 +134,11 @@ def _of_nobody(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entries.items() if k not in ("host", "slurm", "argv")}
 
 
-def _command(run: Run) -> list[str]:
+def _command(run: Run, addresses: Mapping[str, str]) -> list[str]:
     """The command line that made the run, of skipbench or a script; places are left out."""
     program, *words = run.provenance.argv or ["skipbench"]
     own = Path(program).name in ("skipbench", "__main__.py")
-    kept = [public_word(word) for word in words if not word.startswith(OF_PLACES)]
+    kept = [command_word(word, addresses) for word in words if not word.startswith(OF_PLACES)]
     return ["python", *(["-m", "skipbench"] if own else [str(public(program))]), *kept]
 
 

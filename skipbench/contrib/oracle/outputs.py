@@ -12,7 +12,7 @@ from skipbench.contrib.oracle.readers import READERS, reader_of
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import MALFORMED, read_bytes, readable
 from skipbench.runs.record import VANILLA
-from skipbench.runs.run import read_run
+from skipbench.runs.run import Run, read_run
 
 Record = tuple[str, dict[str, Any]]
 """With its place."""
@@ -64,7 +64,10 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
     of several forms.
     """
     if path.is_dir():
-        return _run(path), "a run of this package"
+        run = _with_texts(read_run(path))
+        if run.base == VANILLA:
+            return _outputs(run), "a run of this package"
+        return from_records((str(path), one) for one in _requests(run))
     if (data := read_bytes(path)) is None:
         raise SkipbenchError(f"{path} is no file; wanted a .jsonl or .json file, or a run's folder")
     with readable(path):
@@ -103,10 +106,9 @@ def from_records(records: Iterable[Record]) -> tuple[list[Output], str]:
 
 
 def _name(record: dict[str, Any], number: int) -> str:
-    """What a record is called: by its arm, in a bench, and its id, else by its place from 1."""
+    """What a record is called: by its id, else by its place from 1."""
     names = ("id", "custom_id", "request_id", "doc_id")
-    own = next((record[name] for name in names if record.get(name) is not None), number + 1)
-    return f"{record['arm']}, {own}" if "arm" in record else str(own)
+    return str(next((record[name] for name in names if record.get(name) is not None), number + 1))
 
 
 def _records(path: Path, data: bytes) -> Iterator[Record]:
@@ -128,16 +130,40 @@ def _records(path: Path, data: bytes) -> Iterator[Record]:
         yield place, value
 
 
-def _run(folder: Path) -> list[Output]:
-    """The method's outputs of a run, with the prompts' texts and the hashes of their ids."""
-    run = read_run(folder)
+def _with_texts(run: Run) -> Run:
+    """The run. Raises SkipbenchError for one without turns or texts."""
     if not run.turns:
-        raise SkipbenchError(f"{folder} has no turns; wanted a run's folder, results/runs/RUN")
+        raise SkipbenchError(f"{run.folder} has no turns; wanted a run's folder, results/runs/RUN")
     if not run.texts:
         raise SkipbenchError(
-            f"{folder} has no texts.jsonl beside it, which holds the prompts and is no part of a "
-            "bundle; give the folder of the run itself, or run its command again"
+            f"{run.folder} has no texts.jsonl beside it, which holds the prompts and is no part of "
+            "a bundle; give the folder of the run itself, or run its command again"
         )
+    return run
+
+
+def _requests(run: Run) -> Iterator[dict[str, Any]]:
+    """The requests to a server of a bench, with its answers."""
+    extra = run.setting("method.extra") or {}
+    how = {"model": run.setting("method.model"), **run.setting("decoding"), **extra}
+    for turn in run.turns:
+        texts, own = run.texts.get(turn.index), turn.arms[run.arm]
+        if texts is None or own.served is None or own.lossless == "failed":
+            yield {"id": turn.id, "error": own.error or "its prompt is not in texts.jsonl"}
+            continue
+        asked: dict[str, Any] = {"prompt": texts.prompt}
+        said: dict[str, Any] = {"text": texts.arms[run.arm]}
+        if texts.messages:
+            apart = {part: "not kept" for part in own.served.apart}
+            asked = {"messages": texts.messages}
+            said = {"message": {"role": "assistant", "content": said["text"], **apart}}
+        choice = {**said, "token_ids": own.tokens, "finish_reason": own.served.reason}
+        response = {"choices": [choice], "usage": own.served.usage}
+        yield {"id": turn.id, "request": asked | how, "response": response}
+
+
+def _outputs(run: Run) -> list[Output]:
+    """The method's outputs of a run, with the prompts' texts and the hashes of their ids."""
     turns, outputs = defaultdict[str, list[tuple[str, str]]](list), list[Output]()
     how = {k: run.setting(f"decoding.{k}") for k in ("temperature", "top_p", "top_k")}
     for turn in run.turns:

@@ -1,4 +1,4 @@
-"""`servers.json` of a bench: what each arm is, as its server says of itself."""
+"""What each arm of a bench is, as its server says of itself: the `config.yaml` of the arm."""
 
 import json
 import re
@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from skipbench.contrib.servers.client import Fault, fetch
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import write_json
-from skipbench.runs.reading import read_json
+from skipbench.runs.files import write_atomic
+from skipbench.runs.reading import read_yaml
+from skipbench.runs.store import CONFIG, OF_ARM
 
-FILE = "servers.json"
+FIRST = "A"
+"""The server that others are compared with."""
 MODELS = "/v1/models"
 PAGES = {"/version": "version", "/props": "build_info", "/get_server_info": "version"}
 """What servers say of themselves, and the field that has their version: vLLM and TensorRT-LLM;
@@ -35,61 +38,48 @@ Addressed = tuple[str, dict[str, Any], str]
 
 
 class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An arm.
+    """An arm, in the place of a method's settings.
 
     Attributes:
+        name: what it is called: its letter, where no name was given.
         extra: further fields of the requests to it.
         pages: what it says of its model and of itself, which has to stay while it is measured.
     """
 
+    name: str
     url: str
     model: str
     engine: str
-    extra: dict[str, Any]
+    extra: dict[str, Any] = {}
     pages: dict[str, dict[str, Any]] = {}
 
-
-class About(msgspec.Struct, kw_only=True):
-    """The file: the arms by letter and what they are called, the machine that they run on, the
-    number of prompts, and the command and the version of the client that asked.
-    """
-
-    arms: dict[str, Server] = {}
-    names: list[str] = []
-    machine: str = ""
-    prompts: int = 0
-    command: list[str] = []
-    skipbench: str = ""
-
-    def called(self, arm: str) -> str:
-        """An arm's name; empty where the arms have none."""
-        return self.names[[*self.arms].index(arm)] if self.names else ""
-
-    def described(self, arm: str) -> str:
-        """What an arm is, in a line."""
-        own = self.arms[arm]
-        more = {key: value for key, value in own.extra.items() if key != "model"}
+    def __str__(self) -> str:
+        more = {key: value for key, value in self.extra.items() if key != "model"}
         extra = json.dumps(more) if more else ""
-        known = (self.called(arm), own.url, own.model, own.engine, extra)
-        return ", ".join(filter(None, known))
+        name = self.name if len(self.name) > 1 else ""
+        return ", ".join(filter(None, (name, self.url, self.model, self.engine, extra)))
 
 
-def introduced(folder: Path, given: Sequence[Addressed], asked: About) -> None:
-    """Fills in the arms, and writes the file. A server that is gone is what it was before. Raises
-    SkipbenchError where one serves no model, or is not what it was.
-
-    Args:
-        asked: names, machine and command, as far as given; others are those of before.
+def introduced(row: Path, given: Sequence[Addressed], names: Sequence[str]) -> dict[str, Server]:
+    """The servers by letter, whose settings it writes. A server that is gone is what it was before,
+    and without `names` each is called as before. Raises SkipbenchError where one serves no model,
+    or is not what it was.
     """
-    before = read_json(path := folder / FILE, About) or About()
+    found = dict[str, Server]()
     for number, (url, extra, key) in enumerate(given):
-        letter = chr(ord("A") + number)
-        was = before.arms.get(letter)
-        now = asked.arms[letter] = _server(url, extra, key, was)
-        if was and (found := changes(was.pages, now.pages)):
-            raise SkipbenchError(f"{path}: {url}: {found}; fresh=true sets the records aside")
-    asked.names, asked.machine = asked.names or before.names, asked.machine or before.machine
-    write_json(path, msgspec.to_builtins(asked))
+        path = row / (letter := chr(ord(FIRST) + number)) / CONFIG
+        before = read_yaml(path)
+        was = msgspec.convert(before[OF_ARM], Server) if before else None
+        found[letter] = now = _server(url, extra, key, was)
+        if was and (changed := changes(was.pages, now.pages)):
+            raise SkipbenchError(f"{path}: {url}: {changed}; fresh=true sets the records aside")
+        now.name = names[number] if names else was.name if was else letter
+    first = found[FIRST]
+    for letter, server in found.items():
+        model = {"name": Path(first.model).name, "path": server.model}
+        own = {OF_ARM: msgspec.to_builtins(server), "model": model, "over": first.name}
+        write_atomic(row / letter / CONFIG, yaml.safe_dump(own, sort_keys=False))
+    return found
 
 
 def changes(was: Pages, now: Pages) -> str:
@@ -113,7 +103,7 @@ def _server(url: str, extra: dict[str, Any], key: str, was: Server | None) -> Se
     version = next((str(one) for one in versions if one), "")
     owner = str(model.get("owned_by") or "server")
     engine = " ".join(filter(None, (OWNERS.get(owner, owner), version)))
-    return Server(url=url, model=model["id"], engine=engine, extra=extra, pages=pages)
+    return Server(name="", url=url, model=model["id"], engine=engine, extra=extra, pages=pages)
 
 
 def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 It is the standard library's: an event of a stream costs it some 30 us, and nothing else is needed.
 """
 
+import hashlib
 import http.client
 import json
 import time
@@ -15,6 +16,8 @@ import msgspec
 
 from skipbench.contrib.oracle.readers import mapping
 from skipbench.contrib.servers.told import acceptance
+from skipbench.runs.record import Arm, Seconds
+from skipbench.runs.served import Served
 
 MOST = 16 << 20  # bytes of an event or a page
 SLACK = 2  # events beyond its tokens that an answer may have: text held back, or a split character
@@ -127,9 +130,9 @@ def _event(text: bytes) -> dict[str, Any]:
     return event
 
 
-def ask(url: str, body: Mapping[str, Any], timeout_s: float, key: str = "") -> dict[str, Any]:
-    """The fields of a `Record` on a server's answer; raises Fault, also after `timeout_s` of
-    silence. The connection is made before the clock runs, as clients keep theirs.
+def ask(url: str, body: Mapping[str, Any], timeout_s: float, key: str = "") -> tuple[Arm, str]:
+    """A server's answer and its text; raises Fault, also after `timeout_s` of silence. The
+    connection is made before the clock runs, as clients keep theirs.
     """
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     with connected(url, timeout_s, key) as connection:
@@ -138,14 +141,14 @@ def ask(url: str, body: Mapping[str, Any], timeout_s: float, key: str = "") -> d
         if "event-stream" not in response.getheader("Content-Type", ""):
             raise Fault("not streamed")
         try:
-            return {"at": at, **read(events(response, timeout_s), body, begun)}
+            return read(events(response, timeout_s), body, begun, at)
         except (LookupError, TypeError, AttributeError) as error:
             raise Fault(f"an event of another form: {error}") from error
 
 
 def read(
-    stream: Iterator[tuple[float, dict[str, Any]]], body: Mapping[str, Any], begun: float
-) -> dict[str, Any]:
+    stream: Iterator[tuple[float, dict[str, Any]]], body: Mapping[str, Any], begun: float, at: float
+) -> tuple[Arm, str]:
     """`ask` of the events; raises Fault, or what an event of another form causes."""
     texts: dict[str, list[str]] = {"content": []}
     times, ids, finish, usage, told = list[float](), list[int](), "", dict[str, Any](), None
@@ -170,15 +173,17 @@ def read(
     if type(count) is not int or not max(1, len(times) - SLACK) <= count <= body["max_tokens"]:
         most = f"{len(times)} events of at most {body['max_tokens']} tokens"
         raise Fault(f"wrong usage: {count} tokens in {most}")
-    whole: dict[str, Any] = {part: "".join(pieces) for part, pieces in texts.items()}
-    whole = {"message": {"role": "assistant", **whole}} if "messages" in body else {
-        "text": whole["content"]
-    }  # fmt: skip
-    choice = {"index": 0, **whole, **({"token_ids": ids} if ids else {}), "finish_reason": finish}
-    return {
-        "response": {"choices": [choice], "usage": usage or None},
-        "seconds": times[-1],
-        "ttft_s": times[0],
-        "tokens": count,
-        "acceptance": told,
-    }
+    if any(type(token) is not int or token < 0 for token in ids):
+        raise TypeError("token_ids")
+    whole = ["".join(pieces) for pieces in texts.values()]
+    served = Served(
+        at=at,
+        count=count,
+        text_sha256=hashlib.sha256("\0".join(whole).encode()).hexdigest(),
+        apart=[part for part in texts if part != "content"],
+        reason=finish + "",
+        usage=usage,
+        told=told,
+    )
+    seconds = Seconds(times[0], 0.0, 0.0, 0.0, times[-1] - times[0])
+    return Arm(ids, [], seconds, "length" if finish == "length" else "eos", served=served), whole[0]

@@ -3,27 +3,20 @@
 import json
 import os
 import re
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from skipbench.cli.command import AboveZero, Command, Names
 from skipbench.config.compose import compose
-from skipbench.console import progress, say, show, working
-from skipbench.contrib.servers.records import (
-    CONFIG,
-    REQUESTS,
-    read_records,
-    read_verdicts,
-    write_verdicts,
-)
+from skipbench.console import progress, show, working
 from skipbench.errors import SkipbenchError
 
 if TYPE_CHECKING:
     from skipbench.config.run_config import RunConfig
     from skipbench.contrib.servers.about import Addressed
-    from skipbench.contrib.servers.records import Record
+    from skipbench.data.rows import Example
+    from skipbench.runs.run import Run
 
 MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
@@ -49,13 +42,14 @@ class Bench(Command):
 
 
 def run_bench(asked: Bench) -> None:
-    """Asks what is missing, prints the table and writes it beside the records."""
-    from skipbench.contrib.servers.table import bench_table
+    """Asks what is missing, writes a row and its table per number of clients, and prints the table
+    and in a sentence how fast each server is. Exits with 1 where one has answered nothing.
+    """
+    from skipbench.cli.compare import write_table
+    from skipbench.contrib.servers.table import bench_summary, sentence
     from skipbench.report.compared import BASELINE
-    from skipbench.report.tables.formats import for_terminal, write
-    from skipbench.runs.files import write_atomic, write_json
-    from skipbench.runs.lock import held, move_aside
-    from skipbench.runs.provenance import config_hash, run_name
+    from skipbench.report.tables.formats import for_terminal
+    from skipbench.report.tables.stored import stored_table
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
     config, given = compose(asked.model_settings()), arms_of(asked.words)
@@ -64,27 +58,59 @@ def run_bench(asked: Bench) -> None:
         raise SkipbenchError(f"names={','.join(asked.names)}; wanted {wanted}")
     if BASELINE in asked.names[1:]:
         raise SkipbenchError(f"names={','.join(asked.names)}; {BASELINE} is the first server alone")
-    settings: dict[str, Any] = {
-        "arms": [(url, extra) for url, extra, _ in given],
-        "body": body_of(config),
-        "dataset": {**config.dataset.node},
-        "limit": config.limit,
-        "seed": config.seed,
-        "timeout": asked.timeout,
-    }
-    name = run_name([config.dataset.name], config_hash(settings))
-    folder = config.results / "servers" / name
-    if config.fresh:
-        move_aside(folder)
-    with held(folder):
-        write_json(folder / CONFIG, settings)
-        measure(folder, asked, config, given, levels)
-        records = [r for r in read_records(folder) if r.concurrency in levels]
-        table = bench_table(folder, levels, bounds, judged(folder, asked, records))
-        for suffix, text in write(table).items():
-            write_atomic(folder / f"table.{suffix}", text)
-    show(for_terminal(table))
-    say(f"written: {folder}")
+    rows, runs, notes = config.dataset.rows(config.limit), list["Run"](), list[str]()
+    for clients in levels:
+        own, said = measured(asked, config, given, rows, clients)
+        name = str(own[0].id).partition("/")[0]
+        stored = bench_summary(name, own, bounds, said)
+        write_table(config.results / "tables" / name, stored_table(stored), "", stored=stored)
+        runs, notes = [*runs, *own], [*notes, *said]
+    show(for_terminal(stored_table(bench_summary("bench", runs, bounds, notes))))
+    show("\n".join(["", *(sentence(run) for run in runs if run.arm != run.base)]))
+    if silent := [run.method for run in runs if not run.sound]:
+        raise SkipbenchError(f"{silent[0]} has answered no request; fresh=true asks again")
+
+
+def measured(
+    asked: Bench,
+    config: "RunConfig",
+    given: "Sequence[Addressed]",
+    rows: "Sequence[Example]",
+    clients: int,
+) -> "tuple[list[Run], list[str]]":
+    """Fills the row of this number of clients; returns its arms, over the prompts asked for, and
+    lines on verdicts.
+    """
+    from msgspec.structs import replace
+
+    from skipbench.contrib.servers.about import FIRST, introduced
+    from skipbench.contrib.servers.load import Load, ServerArm
+    from skipbench.contrib.servers.records import measuring, opened
+    from skipbench.contrib.servers.summary import summarised
+    from skipbench.runs.run import read_run
+    from skipbench.runs.store import row_turns
+
+    body, node, seed = body_of(config), config.dataset.node, config.seed
+    named = {"name": f"{node['name']}, {clients} in flight", "scorer": "none"}
+    settings: dict[str, Any] = {"base": FIRST, "dataset": {**node, **named}, "decoding": body}
+    settings |= {"concurrency": clients, "seed": seed, "timeout": asked.timeout}
+    settings["servers"] = [[url, extra] for url, extra, _ in given]
+    with opened(config.results, settings, config.fresh) as row:
+        servers, keys = introduced(row, given, asked.names), (key for *_, key in given)
+        arms = [ServerArm(*one, key) for one, key in zip(servers.items(), keys, strict=True)]
+        chat = "template" if node["chat"] == "auto" else str(node["chat"])
+        load = Load(row, arms, rows, clients, body, chat, seed, asked.timeout)
+        done, all_ = len(row_turns(row)) * len(arms), len(rows) * len(arms)
+        command = ["bench", *asked.words, *asked.given]
+        with measuring(row, servers, rows, config.limit, asked.machine, command):
+            with progress(f"{clients} in flight", all_, done) as advance:
+                load.measure(advance)
+            notes = judged(row, servers, asked)
+        runs = list["Run"]()
+        for run in (read_run(row / letter) for letter in servers):
+            asked_for = replace(run, kept=[turn for turn in run.turns if turn.index < len(rows)])
+            runs.append(replace(asked_for, metrics=summarised(asked_for)))
+    return runs, notes
 
 
 def body_of(config: "RunConfig") -> dict[str, Any]:
@@ -95,39 +121,6 @@ def body_of(config: "RunConfig") -> dict[str, Any]:
     body |= {"top_p": how.top_p} if how.top_p < 1 else {}
     body |= {"top_k": how.top_k} if how.top_k else {}
     return body | {"stream": True, "stream_options": {"include_usage": True}}
-
-
-def measure(
-    folder: Path,
-    asked: Bench,
-    config: "RunConfig",
-    given: "Sequence[Addressed]",
-    levels: Sequence[int],
-) -> None:
-    """Asks the servers what has no record yet."""
-    from skipbench.contrib.servers.about import About, introduced
-    from skipbench.contrib.servers.load import Load, ServerArm
-
-    rows, chat = config.dataset.rows(config.limit), str(config.dataset.node["chat"])
-    about = About(
-        names=[*asked.names],
-        machine=asked.machine,
-        prompts=len(rows),
-        command=["bench", *asked.words, *asked.given],
-        skipbench=version("skipbench"),
-    )
-    introduced(folder, given, about)
-    arms = [
-        ServerArm(name, one.url, one.model, one.extra, key)
-        for (name, one), (*_, key) in zip(about.arms.items(), given, strict=True)
-    ]
-    records, chat = read_records(folder, repair=True), "template" if chat == "auto" else chat
-    body, file = body_of(config), folder / REQUESTS
-    load = Load(file, arms, rows, body, chat, config.seed, asked.timeout, records)
-    for level in levels:
-        done = sum(r.concurrency == level for r in records)
-        with progress(f"{level} in flight", len(rows) * len(arms), done) as advance:
-            load.measure(level, advance)
 
 
 def levels_of(words: Sequence[str]) -> list[int]:
@@ -180,28 +173,25 @@ def key_of(url: str, words: str) -> str:
     return key
 
 
-def judged(folder: Path, asked: Bench, records: Sequence["Record"]) -> list[str]:
+def judged(row: Path, letters: Iterable[str], asked: Bench) -> list[str]:
     """Writes the oracle's verdicts on the answers, if a checkpoint was named; returns lines on each
-    arm's.
+    server's.
     """
-    arms = sorted({r.arm for r in records if not r.error})
-    if not arms or not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
+    if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return []
     from skipbench.contrib.oracle.api import verify
     from skipbench.contrib.oracle.report import report
     from skipbench.contrib.servers.table import SHOWN
     from skipbench.language_model import load_settings
+    from skipbench.runs.store import judge
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
-    verdicts, notes = dict(read_verdicts(folder)), list[str]()
-    for arm in arms:
-        own = [r for r in records if r.arm == arm and not r.error]
-        lines = [{"custom_id": r.id, "request": r.request, "response": r.response} for r in own]
-        result = verify(lines, model)
-        for record, verdict in zip(own, result.verdicts, strict=True):
-            verdicts[arm, record.concurrency, record.id] = verdict.kind
+    notes = list[str]()
+    for letter in letters:
+        result = verify(row / letter, model)
+        kinds: list[Any] = [verdict.kind for verdict in result.verdicts]
+        judge(row / letter, ["diverged" if kind == "wrong" else kind for kind in kinds])
         found = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
-        notes += [f"{arm}: {line}." for line in re.sub(r"\n +", "; ", found).splitlines()]
-    write_verdicts(folder, verdicts)
+        notes += [f"{letter}: {line}." for line in re.sub(r"\n +", "; ", found).splitlines()]
     return notes

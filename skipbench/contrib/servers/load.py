@@ -1,4 +1,4 @@
-"""Arms take turns on the prompts, under a closed loop of clients, and every answer is a record."""
+"""Servers take turns on the prompts, under a closed loop of clients, and fill a row."""
 
 import threading
 import time
@@ -10,33 +10,32 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
+from skipbench.contrib.servers.about import Server
 from skipbench.contrib.servers.client import Fault, ask, fetch
-from skipbench.contrib.servers.records import DraftCounts, Record
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
 from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
-from skipbench.runs.files import append_line
-from skipbench.runs.record import VANILLA
+from skipbench.runs.provenance import hashed
+from skipbench.runs.record import VANILLA, Arm, Seconds, Texts, Turn
+from skipbench.runs.served import DraftCounts, Served
+from skipbench.runs.store import append_turn, read_texts, row_turns
 
 TRIES = 3  # of a request whose fault may pass
 PAUSE_S = 0.5  # before the second try, and so much more before each later one
 WARM = 2  # requests that do not count, before an arm's first turn with one client
 BLOCK = 2  # prompts of a turn per client, where there are several
+FAILED = Arm([], [], Seconds(0.0, 0.0, 0.0, 0.0, 0.0), "failed", lossless="failed")
 
 
 @dataclass
 class ServerArm:
-    """A server, further fields of the requests to it, its key, and whether its counters are of use
-    and it has answered before.
-    """
+    """A server, its letter and key, and whether its counters are of use and it has answered."""
 
     name: str
-    url: str
-    model: str
-    extra: Mapping[str, Any]
+    server: Server
     key: str = field(default="", repr=False)
     counts: bool = True
     warm: bool = False
@@ -44,126 +43,152 @@ class ServerArm:
     def counters(self) -> DraftCounts | None:
         """Of its drafts, where it has such and its answers do not tell."""
         try:
-            return counters(fetch(self.url, "/metrics", self.key)) if self.counts else None
+            return counters(fetch(self.server.url, "/metrics", self.key)) if self.counts else None
         except Fault:
             return None
 
 
 @dataclass
+class Job:
+    """A request, and what came of it: an answer with its text, or an error."""
+
+    row: Example
+    request: dict[str, Any]
+    error: str = ""
+    answer: Arm = FAILED
+    text: str = ""
+
+    def note(self, **known: Any) -> None:
+        """Adds to what is known of the answer beside its text."""
+        served = replace(self.answer.served or Served(), **known)
+        self.answer = replace(self.answer, served=served)
+
+
+@dataclass
 class Load:
-    """What is measured, and the file that its records are added to.
+    """What is measured, and the row that its turns are added to.
 
     Attributes:
+        clients: requests in flight.
         body: fields of all requests.
         chat: the form of prompts: `none` and `vicuna`, texts; `template`, messages.
         timeout_s: silence after which an answer counts as stalled, and time that a server may be
             gone.
     """
 
-    file: Path
+    row: Path
     arms: Sequence[ServerArm]
     rows: Sequence[Example]
+    clients: int
     body: Mapping[str, Any]
     chat: str
     seed: int
     timeout_s: float
-    records: list[Record]
 
-    def measure(self, concurrency: int, advance: Callable[[str], None]) -> None:
-        """Asks every arm what it lacks at this number of clients. Later turns of a conversation go
-        on after the first arm's answers, for all arms.
+    def measure(self, advance: Callable[[str], None]) -> None:
+        """Asks every arm the prompts without a turn. Later turns of a conversation go on after the
+        first arm's answers, for all arms.
         """
         from skipbench.bench.turns import arm_order  # with torch, which takes seconds
 
-        arms, known = {arm.name: arm for arm in self.arms}, {row.id: row for row in self.rows}
+        arms, rows = {arm.name: arm for arm in self.arms}, {row.id: row for row in self.rows}
         first, *others = arms
-        before = dict[str, list[Example]]()
+        there, texts = {turn.id: turn for turn in row_turns(self.row)}, read_texts(self.row / first)
+        sound = [turn for turn in there.values() if turn.arms[first].finish != "failed"]
+        said = {turn.id: texts[turn.index].arms[first] for turn in sound}
+        before, number, started = dict[str, list[Example]](), count(), time.time()
         for row in self.rows:
-            before[row.id] = [*before[row.after], known[row.after]] if row.after else []
-        done = {(r.arm, r.id): r for r in self.records if r.concurrency == concurrency}
-        size, number, started = BLOCK * concurrency if concurrency > 1 else 1, count(), time.time()
+            before[row.id] = [*before[row.after], rows[row.after]] if row.after else []
+        size = BLOCK * self.clients if self.clients > 1 else 1
         for depth in sorted({len(turns) for turns in before.values()}):
-            rows = [row for row in self.rows if len(before[row.id]) == depth]
-            for block in (rows[at : at + size] for at in range(0, len(rows), size)):
-                for name in arm_order(self.seed, others, at := next(number)):
-                    arm = arms[first if name == VANILLA else name]
-                    answered = {one: done[first, one] for one in before if (first, one) in done}
-                    jobs = [
-                        self._job(arm, concurrency, row, before[row.id], answered)
-                        for row in block
-                        if (arm.name, row.id) not in done
-                    ]
-                    for record in self._turn(arm, jobs, f"{started:.0f}/{at}"):
-                        done[arm.name, record.id] = record
-                        advance(record.error)
+            same = [row for row in self.rows if len(before[row.id]) == depth]
+            for block in (same[at : at + size] for at in range(0, len(same), size)):
+                order = arm_order(self.seed, others, at := next(number))
+                missing = [row for row in block if row.id not in there]
+                jobs = dict[str, list[Job]]()
+                for name in (first if name == VANILLA else name for name in order):
+                    jobs[name] = [self._job(arms[name], r, before[r.id], said) for r in missing]
+                    self._turn(arms[name], jobs[name], advance)
+                said |= {job.row.id: job.text for job in jobs[first] if not job.error}
+                for turn in zip(*jobs.values(), strict=True):
+                    self._store(dict(zip(jobs, turn, strict=True)), f"{started:.0f}/{at}")
 
     def _job(
-        self,
-        arm: ServerArm,
-        clients: int,
-        row: Example,
-        before: Sequence[Example],
-        done: Mapping[str, Record],
-    ) -> Record:
-        """The record of a request before it is sent; `done`: the first arm's."""
-        lost = [turn.id for turn in before if turn.id not in done or done[turn.id].error]
-        turns = [] if lost else [(turn.prompt, done[turn.id].texts[0]) for turn in before]
+        self, arm: ServerArm, row: Example, before: Sequence[Example], said: Mapping[str, str]
+    ) -> Job:
+        """A request before it is sent; `said`: the first arm's answers."""
+        lost = [turn.id for turn in before if turn.id not in said]
+        turns = [] if lost else [(turn.prompt, said[turn.id]) for turn in before]
         asked: dict[str, Any] = {"prompt": as_text(turns, row.prompt, self.chat)}
         if self.chat == "template":
             last = row.messages or [{"role": "user", "content": row.prompt}]
             asked = {"messages": as_messages(turns, last)}
         seed = {"seed": self.seed + self.rows.index(row)} if self.body["temperature"] else {}
-        return Record(
-            arm=arm.name,
-            concurrency=clients,
-            turn="",
-            id=row.id,
-            question=row.question or row.id,
-            groups=row.groups,
-            request={"model": arm.model, **asked, **self.body, **seed, **arm.extra},
-            error=f"no answer of {self.arms[0].name} to {lost[0]}" if lost else "",
-        )
+        request = {"model": arm.server.model, **asked, **self.body, **seed, **arm.server.extra}
+        return Job(row, request, f"no answer of {self.arms[0].name} to {lost[0]}" if lost else "")
 
-    def _turn(self, arm: ServerArm, jobs: Sequence[Record], turn: str) -> Iterator[Record]:
-        """An arm's turn; a record is written when it is there."""
-        if jobs and jobs[0].concurrency == 1 and not arm.warm:
+    def _store(self, jobs: Mapping[str, Job], block: str) -> None:
+        """Stores a turn. With several clients the answers of a block wait for each other: it is one
+        question.
+        """
+        job = next(iter(jobs.values()))
+        row, request, index = job.row, job.request, self.rows.index(job.row)
+        prompt, messages = request.get("prompt", row.prompt), request.get("messages", [])
+        served = [one.answer.served for one in jobs.values() if one.answer.served]
+        lengths = (one.usage.get("prompt_tokens") for one in served)
+        turn = Turn(
+            index=index,
+            id=row.id,
+            prompt_hash=hashed(messages or prompt),
+            prompt_tokens=next((n for n in lengths if isinstance(n, int) and n >= 0), 0),
+            order=[*jobs],
+            arms={name: one.answer for name, one in jobs.items()},
+            groups=row.groups,
+            question=block if self.clients > 1 else row.question,
+        )
+        said = {name: one.text for name, one in jobs.items()}
+        append_turn(self.row, turn, Texts(index, row.id, prompt, row.reference, said, messages))
+
+    def _turn(self, arm: ServerArm, jobs: Sequence[Job], advance: Callable[[str], None]) -> None:
+        """An arm's turn on a block."""
+        if jobs and self.clients == 1 and not arm.warm:
             for job in islice(fillers(jobs), WARM):
                 self._ask(arm, job)
             arm.warm = True
         before = arm.counters() if jobs else None
-        for at, record in enumerate(closed_loop(jobs, lambda job: self._ask(arm, job)), 1):
-            record.turn = turn
-            arm.counts = arm.counts and getattr(record.acceptance, "steps", None) is None
+        loop = closed_loop(jobs, self.clients, lambda job: self._ask(arm, job))
+        for at, job in enumerate(loop, 1):
+            told = job.answer.served and job.answer.served.told
+            arm.counts = arm.counts and getattr(told, "steps", None) is None
             if before and at == len(jobs):
-                record.counted = since(before, arm.counters())
-            append_line(self.file, msgspec.json.encode(record).decode())
-            self.records.append(record)
-            yield record
+                job.note(counted=since(before, arm.counters()))
+            advance(job.error)
 
-    def _ask(self, arm: ServerArm, job: Record) -> None:
-        """Asks until there is an answer, or no other try can help, and fills the record. Raises
-        SkipbenchError for a server that stays away.
+    def _ask(self, arm: ServerArm, job: Job) -> None:
+        """Asks until there is an answer, or no other try can help. Raises SkipbenchError for a
+        server that stays away.
         """
-        begun, wait_s, tries = time.monotonic(), 0.0, 0
+        begun, wait_s, tries, faults = time.monotonic(), 0.0, 0, list[str]()
+        url = arm.server.url
         while not job.error:
             try:
-                job.at = time.time()
-                for name, value in ask(arm.url, job.request, self.timeout_s, arm.key).items():
-                    setattr(job, name, value)
-                return
+                job.answer, job.text = ask(url, job.request, self.timeout_s, arm.key)
+                break
             except Fault as fault:
-                if job.faults[-1:] != [text := str(fault)]:
-                    job.faults = [*job.faults, text]
+                faults += [text] if faults[-1:] != [text := str(fault)] else []
                 if fault.absent and time.monotonic() - begun > self.timeout_s:
                     advice = "the same command goes on when it is back"
-                    raise SkipbenchError(f"{arm.url}: {text}; {advice}") from fault
+                    raise SkipbenchError(f"{url}: {text}; {advice}") from fault
                 tries += not fault.absent
                 job.error = "" if fault.passing and tries < TRIES else text
                 wait_s = min(fault.wait_s or wait_s + PAUSE_S, self.timeout_s)
             time.sleep(0 if job.error else wait_s)
+        if job.error:
+            job.answer = replace(FAILED, error=job.error)
+        job.note(faults=faults)
 
 
-def fillers(jobs: Sequence[Record], start: int = 1, step: int = 1) -> Iterator[Record]:
+def fillers(jobs: Sequence[Job], start: int = 1, step: int = 1) -> Iterator[Job]:
     """Requests like these that do not count. Each begins with a number of its own, so that no cache
     of prompts knows it, nor the prompts by it.
     """
@@ -175,16 +200,15 @@ def fillers(jobs: Sequence[Record], start: int = 1, step: int = 1) -> Iterator[R
         else:
             head, *rest = request["messages"]
             request["messages"] = [{**head, "content": mark + str(head["content"])}, *rest]
-        yield msgspec.structs.replace(job, request=request)
+        yield Job(job.row, request, job.error)
 
 
-def closed_loop(jobs: Sequence[Record], ask: Callable[[Record], None]) -> Iterator[Record]:
+def closed_loop(jobs: Sequence[Job], clients: int, ask: Callable[[Job], None]) -> Iterator[Job]:
     """The `jobs` as they are answered. Each client sends its next request when it has the answer to
     its last. With several clients, each begins with a request that does not count, and goes on with
     such ones until all that count are answered: these meet the whole load.
     """
-    waiting, answered, done = deque(jobs), list[Record](), SimpleQueue[Record | BaseException]()
-    clients = jobs[0].concurrency if jobs else 0
+    waiting, answered, done = deque(jobs), list[Job](), SimpleQueue[Job | BaseException]()
 
     def work(client: int) -> None:
         more = fillers(jobs, client + 1, clients)
@@ -204,7 +228,8 @@ def closed_loop(jobs: Sequence[Record], ask: Callable[[Record], None]) -> Iterat
         except BaseException as error:  # raised by the one who reads
             done.put(error)
 
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(clients)]
+    number = clients if jobs else 0
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(number)]
     for thread in threads:
         thread.start()
     for _ in jobs:

@@ -1,90 +1,93 @@
-"""The folder of a bench of servers: `requests.jsonl` has a line per request, `verdicts.jsonl` the
-oracle's verdicts, `config.json` the settings.
-"""
+"""The row of a bench, whose arms are the servers A, B, ...: its files beside its turns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct
+import yaml
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from skipbench.runs.files import read_lines, write_atomic
-from skipbench.runs.reading import readable
-
-CONFIG, REQUESTS, VERDICTS = "config.json", "requests.jsonl", "verdicts.jsonl"
-Verdicts = Mapping[tuple[str, int, str], str]
-"""By arm, clients and prompt."""
-_Verdict = tuple[str, int, str, str]
-
-
-class DraftCounts(Struct, frozen=True, omit_defaults=True):
-    """What became of drafts: verifications, proposed tokens, accepted ones; None: not told."""
-
-    steps: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
-    histogram: list[int] = []  # verifications that accepted 0, 1, 2, ... tokens
+from skipbench.contrib.servers.about import FIRST, Server
+from skipbench.contrib.servers.summary import summarised
+from skipbench.data.rows import Example, other_rows, prompts_hash, rows_hash
+from skipbench.errors import SkipbenchError
+from skipbench.runs.files import read_lines, write_atomic, write_json
+from skipbench.runs.lock import held, move_aside
+from skipbench.runs.provenance import OF_PROMPTS, Provenance, config_hash, portable, run_name
+from skipbench.runs.reading import read_json
+from skipbench.runs.run import read_run
+from skipbench.runs.state import Status, write_status
+from skipbench.runs.store import CONFIG, TEXTS, TURNS
 
 
-class Record(Struct, kw_only=True, omit_defaults=True):
-    """One request, in a form that `verify` reads.
-
-    Attributes:
-        turn: the arm's turn in which it was asked: when its process began, and the block.
-        at: when its last try began, in seconds since 1970.
-        seconds: from there to the last text, `ttft_s` to the first, on an open connection.
-        tokens: as the server's `usage` counts them; without one its events with text.
-        acceptance: as the answer tells it.
-        counted: by the server's counters, of the turn that this request ended.
-        faults: what went wrong, tries before the last among them.
-        error: the fault of the last try, where there is no answer.
+@contextmanager
+def opened(results: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Path]:
+    """The folder of the row of these settings, which no other process has meanwhile; `fresh`: those
+    records that are there are set aside.
     """
-
-    arm: str
-    concurrency: int
-    turn: str
-    id: str
-    question: str
-    groups: dict[str, str]
-    request: dict[str, Any]
-    response: dict[str, Any] | None = None
-    at: float = 0.0
-    seconds: float = 0.0
-    ttft_s: float = 0.0
-    tokens: int = 0
-    acceptance: DraftCounts | None = None
-    counted: DraftCounts | None = None
-    faults: list[str] = []
-    error: str = ""
-
-    @property
-    def texts(self) -> list[str]:
-        """What was said: the answer, then any reasoning before it."""
-        choice = self.response["choices"][0] if self.response else {}
-        said = choice.get("message") or {"content": choice.get("text", "")}
-        return [text for name, text in said.items() if name != "role"]
-
-    @property
-    def itl_s(self) -> float | None:
-        """Seconds per token after the first."""
-        return (self.seconds - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
+    name = run_name([settings["dataset"]["name"]], config_hash(settings))
+    row = results / "runs" / name
+    if fresh and row.exists():
+        with held(row / FIRST):
+            move_aside(row)
+    with held(row / FIRST):
+        if not (row / CONFIG).exists():
+            write_atomic(row / CONFIG, yaml.safe_dump(portable(settings), sort_keys=False))
+        for lines in (TURNS, TEXTS):  # one that was being written when its process died
+            read_lines(row / lines, repair=True, torn=True)
+        yield row
 
 
-def read_records(folder: Path, repair: bool = False) -> list[Record]:
-    """The records of a bench without a torn last line, which `repair` cuts off the file."""
-    with readable(path := folder / REQUESTS):
-        lines = read_lines(path, repair, torn=True)
-        return [msgspec.json.decode(line, type=Record) for _, line in lines]
+@contextmanager
+def measuring(
+    row: Path,
+    servers: Mapping[str, Server],
+    rows: Sequence[Example],
+    limit: int | None,
+    machine: str,
+    command: Sequence[str],
+) -> Iterator[None]:
+    """Within it the row is filled; before, it writes where each server's numbers come from, and
+    then these. Raises SkipbenchError where the row has answers to other prompts.
 
+    Args:
+        limit: of questions, as it was asked for.
+        machine: that the servers run on; empty: the one that was named before.
+    """
+    for letter, server in servers.items():
+        path = row / letter / "provenance.json"
+        before = read_json(path, Provenance) or Provenance()
+        if other_rows(before, rows):
+            raise SkipbenchError(f"{row} has answers to other prompts; fresh=true sets them aside")
+        of: dict[str, Any] = {k: getattr(before, k) for k in OF_PROMPTS}
+        if (before.prompts or 0) < len(rows):
+            of = {"prompts": len(rows), "rows_sha256": rows_hash(rows)}
+            of["prompts_sha256"] = prompts_hash(rows)
+        origin = Provenance(
+            argv=["skipbench", *command],
+            device=machine or before.device,
+            started=before.started or datetime.now(UTC).isoformat(timespec="seconds"),
+            engine=server.engine,
+            versions={"skipbench": version("skipbench")},
+            **of,
+        )
+        write_json(path, to_builtins(origin))
 
-def read_verdicts(folder: Path) -> Verdicts:
-    """The oracle's verdicts on the answers of a bench; none where no checkpoint was given."""
-    with readable(path := folder / VERDICTS):
-        lines = (msgspec.json.decode(line, type=_Verdict) for _, line in read_lines(path))
-        return {(arm, clients, name): kind for arm, clients, name, kind in lines}
+    def tell(state: str, error: str | None = None) -> None:
+        for letter in servers:
+            write_status(row / letter, replace(Status.now(state, error), limit=limit))
 
-
-def write_verdicts(folder: Path, verdicts: Verdicts) -> None:
-    lines = (msgspec.json.encode((*key, kind)).decode() for key, kind in verdicts.items())
-    write_atomic(folder / VERDICTS, "".join(f"{line}\n" for line in lines))
+    tell("running")
+    try:
+        yield
+    except BaseException as stop:
+        tell("interrupted", str(stop) or "the same command goes on")
+        raise
+    for letter in servers:
+        metrics = summarised(read_run(row / letter))
+        write_json(row / letter / "metrics.json", to_builtins(metrics))
+    tell("done")

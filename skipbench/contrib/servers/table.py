@@ -1,75 +1,69 @@
-"""The table of a bench of servers: its arms as runs, and lines on what went wrong."""
+"""The table of a bench of servers, lines on what went wrong, and what the bench comes to."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import groupby
 
-from msgspec.structs import replace
+from msgspec import convert
 
-from skipbench.contrib.servers.levels import Level, miscounted, spans
-from skipbench.contrib.servers.published import levels_at, runs_at, told_of
-from skipbench.contrib.servers.records import Record
+from skipbench.contrib.servers.about import FIRST, Server
+from skipbench.contrib.servers.summary import judged
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
-from skipbench.report.tables.model import Table
-from skipbench.report.tables.runs import row_table
-from skipbench.report.text import figures
-from skipbench.runs.measures import Speedup
-from skipbench.runs.run import Origin, Run
+from skipbench.report.tables.stored import summary
+from skipbench.report.text import figures, number
+from skipbench.runs.record import Arm, Turn
+from skipbench.runs.run import Run
+from skipbench.runs.store import OF_ARM
 
 KEYS = ("n", "speedup", "best", "tokens_per_s", "ttft", "itl", "accepted", "M", "lossless")
+RULES = "Columns and rules: docs/servers.md."
 SHOWN = 3  # prompts that a note names
 
 
-def bench_table(
-    folder: Path, clients: Sequence[int], bounds: Mapping[str, float], notes: Sequence[str]
-) -> Table:
-    """The table of these numbers of clients; the first arm is the one compared with.
+def bench_summary(
+    name: str,
+    runs: Sequence[Run],
+    bounds: Mapping[str, float] = {},
+    notes: Sequence[str] = (),
+) -> str:
+    """The summary of the table of the servers of these rows.
 
     Args:
         bounds: of goodput, in seconds; empty: not asked for.
         notes: further remarks.
     """
-    about, _ = told_of(folder)
-    levels = [level for level in levels_at(folder, about) if level.clients in clients]
-    runs = [_beside(run, level) for level in levels for run in runs_at(folder, level)]
-    remarks = [f"{arm}: {about.described(arm)}." for arm in about.arms]
-    for level in levels:
-        remarks += [f"{level.clients} in flight, {text}." for text in remarks_on(level, bounds)]
-    remarks += [*notes, "Columns and rules: docs/servers.md."]
-    return row_table(runs, KEYS, folder.name, remarks)
+    servers = {run.arm: convert(run.settings[OF_ARM], Server) for run in runs}
+    remarks = [f"{arm}: {server}." for arm, server in servers.items()]
+    for clients, row in groupby(runs, lambda run: run.setting("concurrency")):
+        remarks += [f"{clients} in flight, {text}." for text in remarks_on([*row], bounds)]
+    return summary(name, "", runs, KEYS, [*remarks, *notes, RULES])
 
 
-def _beside(run: Run, level: Level) -> Run:
-    """The run; the first arm, whose speedup nothing is claimed of, is as fast as itself."""
-    known = run.measured.speedup
-    if not known.by_question and (ratios := level.ratios(level.arms[0])):
-        known = Speedup(e2e=1.0, e2e_ci95=(1.0, 1.0), by_question=ratios)
-    return replace(run, metrics=replace(run.measured, speedup=known), origin=Origin())
-
-
-def remarks_on(level: Level, bounds: Mapping[str, float] = {}) -> Iterator[str]:
+def remarks_on(row: Sequence[Run], bounds: Mapping[str, float] = {}) -> Iterator[str]:
     """The rates of whole servers, and what went wrong, by name; nothing is left out."""
-    turns, base = len({r.turn for r in level.own[level.arms[0]]}), level.arms[0]
-    if level.clients > 1 and turns < FEWEST:
-        more = f"{FEWEST} give an interval, limit={2 * level.clients * FEWEST}"
-        yield f"{turns} turns of each server; {more}"
-    rates, good = list[str](), list[str]()
-    for arm in level.arms:
-        sound = [*level.sound[arm].values()]
-        kept, seconds = sum(within(r, bounds) for r in sound), spans(sound)
-        rates.append(f"{arm} {figures(over(sum(r.tokens for r in sound), seconds))}")
-        good.append(f"{arm} {figures(over(kept, seconds))} ({kept} of {len(level.own[arm])})")
+    clients, rates, good = row[0].setting("concurrency"), list[str](), list[str]()
+    blocks = len({turn.unit for turn in row[0].turns})
+    if clients > 1 and blocks < FEWEST:
+        more = f"{FEWEST} give an interval, limit={2 * clients * FEWEST}"
+        yield f"{blocks} turns of each server; {more}"
+    for run in row:
+        kept, seconds = sum(within(arm, bounds) for arm in run.arms), spans(run, clients)
+        rates.append(f"{run.arm} {figures(over(sum(arm.count for arm in run.arms), seconds))}")
+        good.append(f"{run.arm} {figures(over(kept, seconds))} ({kept} of {len(run.turns)})")
     yield f"output tok/s: {', '.join(rates)}"
     if bounds:
         yield f"goodput, requests/s: {', '.join(good)}"
-    for arm in level.arms:
-        sound = [*level.sound[arm].values()]
-        lost = Counter(r.error for r in level.own[arm] if r.error)
-        passed = Counter(text for r in sound for text in r.faults)
-        odd = [b.id for a, b in level.pairs(arm) if miscounted(a, b)]
-        bare = [r.id for r in sound if r.response and not r.response["usage"]]
-        usage = f"the text of {base} and another number of tokens: one server's usage is wrong"
+    usage = f"the text of {FIRST} and another number of tokens: one server's usage is wrong"
+    for run in row:
+        lost = Counter(error for turn in run.turns if (error := turn.arms[run.arm].error))
+        answered = [
+            (turn.id, served) for turn in run.sound if (served := turn.arms[run.arm].served)
+        ]
+        passed = Counter(text for _, served in answered for text in served.faults)
+        odd = [turn.id for turn in run.sound if miscounted(turn, run.arm)]
+        bare = [name for name, served in answered if not served.usage]
         for what, found in (
             (f"{lost.total()} failed", [f"{n} {text}" for text, n in lost.items()]),
             ("timed at a later try, after", [f"{n} {text}" for text, n in passed.items()]),
@@ -77,16 +71,53 @@ def remarks_on(level: Level, bounds: Mapping[str, float] = {}) -> Iterator[str]:
             (f"{len(bare)} answers without usage, tokens are counted by events", bare[:SHOWN]),
         ):
             if found:
-                yield f"{arm}: {what}: {'; '.join(found)}"
-    compared = f"answers equal to those of {base}, text by text, so that arms that err alike are"
-    if level.drawn:
+                yield f"{run.arm}: {what}: {'; '.join(found)}"
+    compared = f"answers equal to those of {FIRST}, text by text, so that arms that err alike are"
+    if row[0].setting("decoding.temperature"):
         compared = "not told, answers are sampled and no checkpoint was given"
-    if level.verdicts:
+    if judged(row[0]):
         compared = "answers as the checkpoint's model gives them (verify)"
     yield f"lossless: {compared}"
 
 
-def within(record: Record, bounds: Mapping[str, float]) -> bool:
+def within(arm: Arm, bounds: Mapping[str, float]) -> bool:
     """Whether a request kept every bound (s)."""
-    took = {"ttft": record.ttft_s, "tpot": record.itl_s or 0.0, "e2el": record.seconds}
+    seconds = arm.seconds
+    took = {"ttft": seconds.prefill, "tpot": arm.s_per_token or 0.0, "e2el": seconds.total}
     return all(took[name] <= bound for name, bound in bounds.items())
+
+
+def miscounted(turn: Turn, arm: str) -> bool:
+    """Whether two equal texts have other numbers of tokens: one of their servers is wrong."""
+    first, own = turn.arms[FIRST], turn.arms[arm]
+    return first.finish != "failed" and first.same(own) and first.count != own.count
+
+
+def spans(run: Run, clients: int) -> float:
+    """Seconds of a server's turns, each from its first request to its last answer."""
+    turns = dict[str, list[tuple[float, float]]]()
+    for turn, arm in zip(run.sound, run.arms, strict=True):
+        at = arm.served.at if arm.served else 0.0
+        unit = turn.unit if clients > 1 else turn.id
+        turns.setdefault(unit, []).append((at, at + arm.seconds.total))
+    each = (zip(*of, strict=True) for of in turns.values())
+    return math.fsum(max(ends) - min(begins) for begins, ends in each)
+
+
+def sentence(run: Run) -> str:
+    """What a server comes to: how fast it is, and whether its answers are right or the same."""
+    found, same = run.measured.speedup, run.measured.lossless
+    ends = "" if found.e2e_ci95 is None else " [{:.2f}, {:.2f}]".format(*found.e2e_ci95)
+    words = f"{run.method} is {number(found.e2e)} times as fast as {run.over}{ends}"
+    of, others = same.comparable, same.comparable - same.identical
+    if found.e2e is None:
+        words = f"{run.method} has no prompt that both it and {run.over} have answered"
+    elif judged(run):
+        words += f"; {same.identical} of {of} answers are the model's own"
+        words += f", {same.ties} by a tie" * bool(same.ties)
+        words += f", {same.diverged} are wrong" * bool(same.diverged)
+    elif of:
+        words += f"; {others} of {of} answers differ" if others else "; the same answers"
+    clients: int = run.setting("concurrency")
+    failed = f"; failed: {same.failed}" * bool(same.failed)
+    return f"{clients} in flight: " * (clients > 1) + words + failed

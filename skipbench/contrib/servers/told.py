@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from skipbench.contrib.oracle.readers import mapping
-from skipbench.contrib.servers.records import DraftCounts
+from skipbench.runs.served import DraftCounts
 
 FIELDS = ("steps", "drafted", "accepted")
 NAMES = (

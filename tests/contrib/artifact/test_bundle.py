@@ -1,5 +1,5 @@
 """`bundle`: what is in it, and that its check finds what was changed afterwards. The runs are every
-sixth sample of a committed table's, with settings that name a person's folder.
+second turn of a committed table's, with settings that name a person's folder.
 """
 
 import contextlib
@@ -8,13 +8,14 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from builders import folder_of
 from conftest import ROOT, Command
 from msgspec import structs
 
@@ -29,9 +30,9 @@ from skipbench.report.tables.stored import summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import Sample
+from skipbench.runs.record import VANILLA, Texts, Turn
 from skipbench.runs.run import Run, read_run
-from skipbench.runs.store import RunStore
+from skipbench.runs.store import RunStore, append_turn
 
 RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 METHODS = ("auto", "prompt-lookup")
@@ -41,34 +42,38 @@ ARGV += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbenc
 Edit = Callable[[Path], None]
 
 
-def make_run(
+def make_row(
     results: Path,
-    stored: dict[str, Any],
-    samples: list[Sample],
+    stored: Sequence[dict[str, Any]],
+    turns: Sequence[Turn],
     argv: list[str] | None = None,
-    **more: Any,
-) -> Run:
-    """A done run of packed samples."""
-    method = stored["method"]
-    groups = {
-        "model": {"name": stored["model"], "path": f"{HOME}/smollm2.gguf", "dtype": "float32"},
-        "method": {"name": method},
-        "dataset": {"name": stored["dataset"], "max_new_tokens": 64},
-        "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
-        **more,
-    }
-    name = f"smollm2_{method}_specbench_{config_hash(groups)}"
-    here = {"argv": argv or ARGV, "host": "alices-box", "layers": 30}
-    here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
-    known = {k: v for k, v in stored["provenance"].items() if k in Provenance.__struct_fields__}
-    provenance = msgspec.convert({**known, **here}, Provenance)
-    store = RunStore(results / "runs" / name, groups, provenance)
-    for sample in samples:
-        store.append(sample)
-    store.write_metrics(summarise(samples, 30, None, None, None))
-    store.status("done")
-    store.close()
-    return read_run(store.folder)
+    limit: int | None = None,
+) -> list[Run]:
+    """Done runs of packed turns."""
+    names, stores = {VANILLA: VANILLA}, list[RunStore]()
+    for one in stored:
+        settings = {
+            "model": {"name": one["model"], "path": f"{HOME}/smollm2.gguf", "dtype": "float32"},
+            "method": {"name": one["method"]},
+            "dataset": {"name": one["dataset"], "max_new_tokens": 64},
+            "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
+        }
+        here = {"argv": argv or ARGV, "host": "alices-box", "layers": 30}
+        here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
+        known = {k: v for k, v in one["provenance"].items() if k in Provenance.__struct_fields__}
+        provenance = msgspec.convert({**known, **here}, Provenance)
+        stores.append(RunStore(folder_of(results, settings), settings, provenance, limit=limit))
+        names[one["id"].partition("/")[2]] = stores[-1].folder.name
+    made = list[Turn]()
+    for turn in turns:
+        arms = {names[arm]: of for arm, of in turn.arms.items() if arm in names}
+        made.append(structs.replace(turn, arms=arms, order=[*arms]))
+        append_turn(stores[0].folder.parent, made[-1], Texts(turn.index, turn.id, "secret", {}, {}))
+    for store in stores:
+        store.write_metrics(summarise(made, store.folder.name, 30))
+        store.status("done")
+        store.close()
+    return [read_run(store.folder) for store in stores]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +81,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, packed = tmp_path_factory.mktemp("results"), unpacked(RECORDS)
     table = json.loads(table_of(RECORDS).read_text())["runs"]
     whole = [one for one in table if one["method"] in METHODS and not one.get("group")]
-    runs = [make_run(folder, stored, packed[stored["id"]][::2]) for stored in whole]
+    runs = make_row(folder, whole, packed[whole[0]["id"]][::2])
     write_atomic(folder / "tables" / "head-to-head.json", summary("head-to-head", "laptop", runs))
     write_atomic(folder / "figures" / "head-to-head.png", b"\x89PNG")
     return folder
@@ -94,7 +99,7 @@ def failures(folder: Path) -> str:
 
 
 def run_of(folder: Path, method: str) -> Path:
-    (found,) = folder.glob(f"runs/*_{method}_*")
+    (found,) = folder.glob(f"runs/*/{method}_*")
     return found
 
 
@@ -112,11 +117,11 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
     assert len(re.findall("^holds  ", done.stdout, re.M)) == 14 + 2  # and protocol, and files
     assert "protocol: not named" in done.stdout  # the records are older
     for path in (p for p in bundle.rglob("*") if p.is_file()):
-        assert not re.search(b"alice|/root/|/tmp/", path.read_bytes()), path
+        assert not re.search(b"alice|secret|/root/|/tmp/", path.read_bytes()), path
     (claim,) = (
         one
         for one in json.loads((bundle / CLAIMS).read_text())["claims"]
-        if one["run"] == run_of(bundle, "auto").name and one["quantity"] == "speedup.e2e"
+        if one["run"].endswith(run_of(bundle, "auto").name) and one["quantity"] == "speedup.e2e"
     )
     assert claim["command"] == "python -m skipbench table head-to-head model.path=elsewhere:s.gguf"
     stored = json.loads((ROOT / "results" / "laptop" / "tables" / "head-to-head.json").read_text())
@@ -131,9 +136,10 @@ def test_a_run_of_fewer_prompts_is_compared_by_prompt(
 ) -> None:
     stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
     (one,) = [s for s in stored if s["method"] == METHODS[0] and not s.get("group")]
-    samples = packed[one["id"]][::6]
-    shorter = structs.replace(samples[0], method=structs.replace(samples[0].method, tokens=[1]))
-    fewer = make_run(tmp_path, one, [shorter, *samples[1:3]], limit=3)
+    turns, arm = packed[one["id"]][::6], one["id"].partition("/")[2]
+    own = structs.replace(turns[0].arms[arm], tokens=[1])
+    shorter = structs.replace(turns[0], arms={**turns[0].arms, arm: own})
+    (fewer,) = make_row(tmp_path, [one], [shorter, *turns[1:3]], limit=3)
     (cell,), (left, none) = differences(results, tmp_path)
     assert (cell.samples, cell.same_tokens, cell.limits) == (3, 2, (None, 3))
     assert fewer.metrics and (pytest.approx(fewer.metrics.M),) * 2 == cell.M
@@ -156,7 +162,7 @@ def test_a_claim_names_the_program_that_made_its_run(
     argv: list[str], command: str, tmp_path: Path
 ) -> None:
     stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
-    make_run(tmp_path / "results", stored[0], packed[stored[0]["id"]][:1], argv=argv)
+    make_row(tmp_path / "results", stored[:1], packed[stored[0]["id"]][:1], argv)
     write_bundle(tmp_path / "out", tmp_path / "results")
     claims = json.loads((tmp_path / "out" / CLAIMS).read_text())["claims"]
     assert {one["command"] for one in claims} == {command}
@@ -165,7 +171,7 @@ def test_a_claim_names_the_program_that_made_its_run(
 def test_a_bundle_is_a_results_folder_with_its_digests(bundle: Path) -> None:
     for folder in run_folders(bundle):
         run = read_run(folder)
-        assert run.done and len(run.samples) == run.measured.samples
+        assert run.done and len(run.sound) == run.measured.samples
         assert run.setting("model.path") == "elsewhere:smollm2.gguf"
         assert run.provenance.host is None
         assert folder.name in (bundle / "tables/head-to-head.json").read_text()
@@ -196,30 +202,29 @@ def without_a_claim(folder: Path) -> None:
     (folder / CLAIMS).write_text(json.dumps({"claims": record["claims"][1:]}))
 
 
-def sample_edit(change: Callable[[list[Any]], None]) -> Edit:
+def turns_edit(change: Callable[[list[Any], str], None]) -> Edit:
+    """Changes the turns, of which the second argument names the arm `auto`."""
+
     def edit(folder: Path) -> None:
-        path = run_of(folder, "auto") / "samples.jsonl"
-        samples = [json.loads(line) for line in path.read_text().splitlines()]
-        change(samples)
-        path.write_text("".join(json.dumps(one) + "\n" for one in samples))
+        path = run_of(folder, "auto").parent / "turns.jsonl"
+        turns = [json.loads(line) for line in path.read_text().splitlines()]
+        change(turns, run_of(folder, "auto").name)
+        path.write_text("".join(json.dumps(one) + "\n" for one in turns))
 
     return edit
 
 
-def swap_arms(samples: list[Any]) -> None:
-    for one in samples:
-        one["vanilla"], one["method"] = one["method"], one["vanilla"]
+def swap_with(other: str) -> Callable[[list[Any], str], None]:
+    def swap(turns: list[Any], auto: str) -> None:
+        for arms in (turn["arms"] for turn in turns):
+            (name,) = (arm for arm in arms if arm.startswith(other))
+            arms[name], arms[auto] = arms[auto], arms[name]
+
+    return swap
 
 
-def faster(samples: list[Any]) -> None:
-    samples[0]["method"]["seconds"]["verify"] *= 0.9
-
-
-def swap_runs(folder: Path) -> None:
-    one, other = (run_of(folder, method) / "samples.jsonl" for method in METHODS)
-    first, second = one.read_bytes(), other.read_bytes()
-    one.write_bytes(second)
-    other.write_bytes(first)
+def faster(turns: list[Any], auto: str) -> None:
+    turns[0]["arms"][auto]["seconds"]["verify"] *= 0.9
 
 
 def json_edit(name: str, old: str, new: str) -> Edit:
@@ -236,7 +241,7 @@ def json_edit(name: str, old: str, new: str) -> Edit:
 
 
 def other_setting(folder: Path) -> None:
-    path = run_of(folder, "auto") / "config.yaml"
+    path = run_of(folder, "auto").parent / "config.yaml"
     path.write_text(path.read_text().replace("max_new_tokens: 64", "max_new_tokens: 128"))
 
 
@@ -254,10 +259,10 @@ EDITS: dict[str, tuple[Edit, str]] = {
     "a commit claimed": (claims_edit(commit="0123abc"), "commit is "),
     "a protocol claimed": (claims_edit(protocol=1), "protocol is None by the run's files, not 1"),
     "a claim removed": (without_a_claim, "which nothing claims"),
-    "a sample removed": (sample_edit(lambda samples: samples.pop()), "samples is 13"),
-    "a time": (sample_edit(faster), "number is "),
-    "arms swapped": (sample_edit(swap_arms), "number is "),
-    "runs swapped": (swap_runs, "number is "),
+    "a sample removed": (turns_edit(lambda turns, _: turns.pop()), "samples is 13"),
+    "a time": (turns_edit(faster), "number is "),
+    "arms swapped": (turns_edit(swap_with(VANILLA)), "number is "),
+    "runs swapped": (turns_edit(swap_with(METHODS[1])), "number is "),
     "a commit recorded": (json_edit("provenance.json", '"commit": "..', '"commit": "xy'), "commit"),
     "a setting": (other_setting, "has the hash"),
 }
@@ -306,7 +311,7 @@ def test_what_fails_is_printed_and_the_status_says_it(
     done = skipbench("bundle", "--check", str(edited))
     assert done.returncode == 1 and done.stdout.count("FAILS  auto on") == 7
     lines = skipbench("bundle", "--check", str(edited), "--json").stdout.splitlines()
-    assert sum(not json.loads(line)["holds"] for line in lines) == 8  # and the file
+    assert sum(not json.loads(line)["holds"] for line in lines) == 15  # and the file
     assert "is no bundle" in skipbench("bundle", "--check", str(tmp_path)).stderr
 
 
@@ -324,6 +329,6 @@ def test_no_bundle_is_written_over_a_folder_without_runs_or_with_places(
 
 
 def test_settings_keep_their_hash_where_they_name_no_place(bundle: Path) -> None:
-    for folder in run_folders(bundle):
+    for folder in (place for arm in run_folders(bundle) for place in (arm, arm.parent)):
         settings = yaml.safe_load((folder / "config.yaml").read_text())
         assert folder.name.endswith(config_hash(settings))

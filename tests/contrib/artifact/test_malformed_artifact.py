@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 from malformed import Reader, faults, reader_of
 
-from skipbench.contrib.artifact.claims import check
+from skipbench.contrib.artifact.claims import check, computed
 from skipbench.contrib.oracle.outputs import read_outputs
-from skipbench.contrib.servers.published import runs_of
+from skipbench.runs.run import read_run
 
-ASKED = {"arm": "A", "concurrency": 1, "turn": "1/0", "id": "p", "question": "p", "groups": {}}
-ASKED |= {"request": {"temperature": 0.0}, "at": 1.5e9, "seconds": 1.0, "ttft_s": 0.1, "tokens": 4}
-ASKED |= {"response": {"choices": [{"text": "a"}], "usage": {}}, "acceptance": {"drafted": 3}}
-SERVER = {"url": "http://A", "model": "m", "engine": "e", "extra": {}, "identity": {}}
+SECONDS = {"prefill": 0.1, "draft": 0.0, "verify": 0.0, "adapt": 0.0, "other": 0.9}
+SERVED = {"at": 1.5e9, "count": 4, "text_sha256": "a", "usage": {"x": 1}, "told": {"drafted": 3}}
+ARM = {"tokens": [], "rounds": [], "seconds": SECONDS, "finish": "eos", "served": SERVED}
+TURN = {"index": 0, "id": "p", "prompt_hash": "", "prompt_tokens": 1, "order": ["A"]}
+METHOD = {"name": "a", "url": "http://A", "model": "m", "engine": "e"}
 BENCH: dict[str, Any] = {
-    "requests.jsonl": ASKED,
-    "verdicts.jsonl": ["A", 1, "p", "identical"],
-    "servers.json": {"arms": {"A": SERVER}, "names": ["a"], "machine": "m"},
-    "config.json": {"dataset": {"name": "d"}, "body": {"max_tokens": 8, "temperature": 0.0}},
+    "turns.jsonl": {**TURN, "arms": {"A": ARM}, "groups": {}, "question": "", "format": 2},
+    "config.yaml": {"base": "A", "dataset": {"name": "d"}, "decoding": {"temperature": 0.0}},
+    "A/config.yaml": {"method": METHOD, "model": {"name": "m"}, "over": "a"},
 }
 
 
@@ -32,13 +32,15 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
         },
         "bundle/claims.json": {"claims": []},
         "bundle/SHA256SUMS": f"{'0' * 64}  claims.json",
-        **{f"r/servers/b/{name}": value for name, value in BENCH.items()},
+        **{f"r/runs/b/{name}": value for name, value in BENCH.items()},
     }  # fmt: skip
 
     def read(path: Path) -> object:
         if path.name == "outputs.jsonl":
             return read_outputs(path)
-        return [*check(path.parent)] if path.parent.name == "bundle" else runs_of(path.parent)
+        if path.parent.name == "bundle":
+            return [*check(path.parent)]
+        return computed(read_run(place / "r/runs/b/A"))
 
     return {
         name: reader_of(place / name, json.dumps(value) + "\n", read)

@@ -59,10 +59,10 @@ def test_a_bundle_that_does_not_hold_is_named_without_its_numbers(
     assert "has no bundles" in skipbench("bundle", "--page", str(tmp_path)).stderr
     shutil.copytree(COMMUNITY / "tiny-auto", tmp_path / "sound")
     edited = shutil.copytree(COMMUNITY / "tiny-auto", tmp_path / "edited")
-    (samples,) = edited.glob("runs/*/samples.jsonl")
-    before = samples.read_text()
-    samples.write_text(re.sub(r'"verify":\s*([\d.e-]+)', r'"verify": 1e-6', before, count=1))
-    assert samples.read_text() != before
+    (turns,) = edited.glob("runs/*/turns.jsonl")
+    before = turns.read_text()
+    turns.write_text(re.sub(r'"verify":\s*([\d.e-]+)', r'"verify": 1e-6', before, count=1))
+    assert turns.read_text() != before
     redigested(edited)
     (tmp_path / EVIL).mkdir()
     (tmp_path / "elsewhere").symlink_to(COMMUNITY / "tiny-auto")

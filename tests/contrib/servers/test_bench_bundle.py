@@ -10,13 +10,15 @@ from fake import fakes
 from test_bundle import failures, redigested
 from test_servers import bench, killed_after, prompts
 
+from skipbench.cli.main import main
 from skipbench.contrib.artifact.claims import CLAIMS, check
 from skipbench.contrib.artifact.registry import bundles_of, registry_page
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.servers import load
-from skipbench.contrib.servers.published import runs_of
-from skipbench.contrib.servers.records import REQUESTS
 from skipbench.errors import SkipbenchError
+from skipbench.report.frame import frame
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import read_run
 
 TOLD = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
 
@@ -32,9 +34,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with fakes({}, {"told": TOLD, "other": ["prompt 3"], "plan": plan}) as (a, b):
         asked = a.url, b.url, f" {json.dumps(own)}", *words
         with pytest.raises(SystemExit), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(load, "append_line", killed_after(4))
+            patch.setattr(load, "append_turn", killed_after(4))
             bench(folder, *asked, *named)
-        with pytest.raises(SkipbenchError, match="is not done"):
+        with pytest.raises(SkipbenchError, match="no run that is done"):
             write_bundle(folder / "early", folder)
         bench(folder, *asked, "fresh=true")
         with pytest.raises(SkipbenchError, match="have no names"):
@@ -71,20 +73,41 @@ def test_it_holds_and_names_nobody(bundle: Path) -> None:
 
 def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: Path) -> None:
     for old, new, why in (
-        (r'"seconds":[\d.e-]+', '"seconds":9.5', "number is "),
-        (r'"ttft_s":[\d.e-]+', '"ttft_s":-1', "none can have"),
-        (r'"content":"\w{9}', '"content":"000000000', "lossless.identical|first server"),
+        (r'"prefill":[\d.e-]+', '"prefill":9.5', "number is "),
+        (r'"prefill":[\d.e-]+', '"prefill":-1', "not a record"),
+        (r'"text_sha256":"\w{9}', '"text_sha256":"000000000', "lossless.identical|first server"),
     ):
         edited = shutil.copytree(bundle, tmp_path / "edited", dirs_exist_ok=True)
-        (path,) = edited.rglob(REQUESTS)
+        (path,) = edited.rglob("turns.jsonl")
         path.write_text(re.sub(old, new, path.read_text(), count=1))
         redigested(edited)
         assert re.search(why, failures(edited))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     redigested(edited)
-    assert "is not done" in failures(edited)
+    assert "samples is 6" in failures(edited)
     assert all(holds for holds, _ in check(bundle))
+
+
+def test_every_reader_takes_it(
+    results: Path, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page, a figure of the table, a data frame, and the difference of two folders."""
+    main(["report", f"results={results}"])
+    page = (results / "report.html").read_text()
+    assert ">lookup</th>" in page and ">5/6</td>" in page
+    (table,) = (path for path in (results / "tables").glob("*.json"))
+    main(["figure", str(table)])
+    assert (results / "figures" / f"{table.stem}.svg").exists()
+    run = read_run(run_folders(results)[1])
+    rows = frame(results, turns=True).query("method == 'lookup'")
+    known = {name: ratio for name, ratio in zip(rows.id, rows.speedup, strict=True) if ratio > 0}
+    assert pytest.approx(run.paired()) == known
+    shutil.copytree(results, tmp_path / "again")
+    capsys.readouterr()
+    main(["diff", str(results), str(tmp_path / "again")])
+    assert "2 cells in both; 0 whose interval leaves out 1" in capsys.readouterr().out
+    assert not [*bundle.glob("tables/*")]
 
 
 def test_servers_stand_in_the_registry(bundle: Path) -> None:
@@ -93,12 +116,3 @@ def test_servers_stand_in_the_registry(bundle: Path) -> None:
     text = registry_page([one])
     assert "hardware: a laptop" in text and ">5/6</td>" in text
     assert 'alt="Speedups: ' in text and "prompts, 1 in flight" in text
-
-
-def test_a_command_names_the_clients_of_its_run(bundle: Path, tmp_path: Path) -> None:
-    """Also where the last command, which gave the names, named others."""
-    edited = shutil.copytree(bundle, tmp_path / "edited")
-    (path,) = edited.rglob(REQUESTS)
-    path.write_text(path.read_text().replace('"concurrency":1', '"concurrency":8'))
-    (one, _), (eight, _) = (runs_of(of.parent) for of in (next(bundle.rglob(REQUESTS)), path))
-    assert eight.provenance.argv == [*one.provenance.argv, "concurrency=8"]

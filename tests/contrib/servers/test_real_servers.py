@@ -14,13 +14,13 @@ from pathlib import Path
 import gguf
 import pytest
 from conftest import ROOT
-from test_servers import bench
+from test_servers import Answer, bench
 
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE, cache_folder
 from skipbench.contrib.gguf.package import _download
 from skipbench.contrib.servers.client import Fault, fetch
-from skipbench.contrib.servers.records import DraftCounts, Record
+from skipbench.runs.served import DraftCounts
 
 pytestmark = pytest.mark.slow
 LLAMA = cache_folder() / "llama-server"
@@ -49,26 +49,25 @@ def running(*command: str) -> Iterator[str]:
             server.terminate()
 
 
-def checked(records: Sequence[Record], table: str, prompts: int, most: int) -> bool:
+def checked(records: Sequence[Answer], table: str, prompts: int, most: int) -> bool:
     """Every request once, answered at once, lossless. Whether all tokens are counted; the table
     has to say so where they are not.
     """
-    by = {(r.arm, r.id): r for r in records}
+    by = {(r.arm, r.id): r.of for r in records}
     assert len(by) == len(records) == 2 * prompts
     verdicts = [line for line in table.splitlines() if " outputs of " in line]
     assert [f": {prompts} identical." in line for line in verdicts] == [True, True]
     for r in records:
-        assert r.response and not r.error and not r.faults and 0 < r.ttft_s <= r.seconds
-        assert r.tokens == r.response["usage"]["completion_tokens"] <= most
-        stopped = r.response["choices"][0]["finish_reason"] == "stop"
-        assert stopped or r.tokens == most
-    right = all(by["A", name].tokens == r.tokens for (_, name), r in by.items())
+        assert r.of.lossless == "identical" and not r.served.faults and r.of.seconds.prefill > 0
+        assert r.of.count == r.served.usage["completion_tokens"] <= most
+        assert r.of.finish == "eos" or r.of.count == most
+    right = all(by["A", name].count == arm.count for (_, name), arm in by.items())
     assert right == ("usage is wrong" not in table)
     return right
 
 
-def told(records: Sequence[Record], arm: str) -> list[DraftCounts]:
-    return [r.acceptance for r in records if r.arm == arm and r.acceptance]
+def told(records: Sequence[Answer], arm: str) -> list[DraftCounts]:
+    return [r.served.told for r in records if r.arm == arm and r.served.told]
 
 
 def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
@@ -126,15 +125,15 @@ def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, wide: Path) ->
     with running(*words) as a, running(*words, *drafts) as b:
         records, table = bench(tmp_path, a, b, *asked)
     assert checked(records, table, 5, 32)
-    counted = {arm: [r.counted for r in records if r.arm == arm] for arm in "AB"}
+    counted = {arm: [r.served.counted for r in records if r.arm == arm] for arm in "AB"}
     assert not told(records, "A") and counted["A"] == [DraftCounts(0, 0, 0)] * 5
     for record in (r for r in records if r.arm == "B"):
-        sums = record.counted
+        sums = record.served.counted
         assert sums and sums.steps is not None and sums.accepted is not None
-        assert record.acceptance == (
+        assert record.served.told == (
             DraftCounts(None, sums.drafted, sums.accepted) if sums.drafted else None
         )
-        assert sums.steps + sums.accepted < record.tokens
+        assert sums.steps + sums.accepted < record.of.count
     assert sum(one.accepted or 0 for one in told(records, "B")) > 0
 
 

@@ -6,21 +6,24 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Timer
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import pytest
 from fake import FAULTS, SILENCE_S, fakes
+from msgspec.structs import replace
 
 from skipbench.cli.main import main
 from skipbench.contrib.servers import load
-from skipbench.contrib.servers.levels import Level
-from skipbench.contrib.servers.records import Record, read_records
-from skipbench.contrib.servers.table import bench_table, remarks_on
+from skipbench.contrib.servers.summary import summarised
+from skipbench.contrib.servers.table import bench_summary, remarks_on, sentence
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.tables.formats import markdown
-from skipbench.runs.files import append_line
+from skipbench.report.tables.stored import stored_table
 from skipbench.runs.measures import Lossless
+from skipbench.runs.record import Arm, Seconds, Turn
+from skipbench.runs.run import Run, read_run
+from skipbench.runs.served import Served
+from skipbench.runs.store import append_turn, read_texts, row_turns
 
 ODD = {"one more": "one server's usage is wrong", "no usage": "counted by events"}
 
@@ -37,11 +40,28 @@ def prompts(folder: Path, texts: Sequence[str]) -> list[str]:
     return ["dataset=prompts", f"dataset.path={path}", "dataset.max_new_tokens=16", "limit=null"]
 
 
-def bench(folder: Path, *words: str) -> tuple[list[Record], str]:
-    """The records and the table of a bench."""
+class Answer(NamedTuple):
+    """To a prompt, the last of its messages."""
+
+    arm: str
+    id: str
+    prompt: str
+    of: Arm
+    served: Served
+
+
+def bench(folder: Path, *words: str) -> tuple[list[Answer], str]:
+    """The answers and the table of a bench."""
     main(["bench", *words, f"results={folder}"])
-    (made,) = (folder / "servers").iterdir()
-    return read_records(made), (made / "table.md").read_text()
+    (row,) = (folder / "runs").iterdir()
+    said = {index: one.messages[-1]["content"] for index, one in read_texts(row / "A").items()}
+    answers = [
+        Answer(name, turn.id, said[turn.index], arm, arm.served)
+        for turn in row_turns(row)
+        for name, arm in turn.arms.items()
+        if arm.served
+    ]
+    return answers, (folder / "tables" / f"{row.name}.md").read_text()
 
 
 def lines_of(table: str) -> list[dict[str, str]]:
@@ -63,15 +83,16 @@ def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path
     assert Counter((r.arm, r.id) for r in records) == Counter(
         {(arm, r.id): 1 for arm in "AB" for r in records}
     )
-    found = {r.request["messages"][0]["content"][1:-1]: r for r in records if r.arm == "B"}
+    found = {r.prompt[1:-1]: r for r in records if r.arm == "B"}
     assert len(found) == len(names) >= 20
     for name, said in FAULTS.items():
-        assert found[name].error.startswith(said) and found[name].error in table, name
-        assert found[name].faults == [found[name].error] and found[name].response is None
+        error = found[name].of.error or ""
+        assert error.startswith(said) and error in table, name
+        assert found[name].served == Served(faults=[error]) and found[name].of.finish == "failed"
     for name, said in ODD.items():
-        assert not found[name].error and said in table
+        assert not found[name].of.error and said in table
     for name in ("no usage", "usage twice", "no end", "good"):
-        assert found[name].tokens == 12 and not found[name].error, name
+        assert found[name].of.count == 12 and not found[name].of.error, name
     n = len(names) - len(FAULTS)
     assert lines_of(table)[1]["lossless"] == f"{n - 1}/{n}" and f"{len(FAULTS)} failed" in table
 
@@ -94,40 +115,43 @@ def test_what_passes_is_asked_again_and_said(tmp_path: Path) -> None:
 
         b.do = leave
         records, table = bench(tmp_path, a.url, b.url, *words, "timeout=9")
-    assert not any(r.error for r in records) and len(records) == 2 * len(passing)
-    assert all(r.faults for r in records if r.arm == "A")
-    assert any("no connection" in text for r in records for text in r.faults)
+    assert not any(r.of.error for r in records) and len(records) == 2 * len(passing)
+    assert all(r.served.faults for r in records if r.arm == "A")
+    assert any("no connection" in text for r in records for text in r.served.faults)
     assert "timed at a later try" in table and "no connection" in table
 
 
-def killed_after(lines: int) -> Callable[[Path, str], None]:
-    """Writes so many lines, and is interrupted at the next."""
-    left = iter(range(lines))
+def killed_after(turns: int) -> Callable[..., None]:
+    """Stores so many turns, and is interrupted at the next."""
+    left = iter(range(turns))
 
-    def append(path: Path, line: str) -> None:
+    def append(*turn: Any) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        append_line(path, line)
+        append_turn(*turn)
 
     return append
 
 
 def test_a_bench_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at any line: what is there is not asked again, and a torn line is."""
+    """Killed at any turn: what is there is not asked again, and a torn line is."""
     told = {"metrics": {"speculative_decoding": {
         "num_spec_steps": 6, "num_draft_tokens": 18, "num_accepted_draft_tokens": 9,
     }}}  # fmt: skip
     words = prompts(tmp_path, [f"<{n}>" for n in range(6)])
     with fakes({}, {"other": ["<3>"], "told": told}) as (a, b):
         _, whole = bench(tmp_path / "whole", a.url, b.url, *words)
-        for kill in (1, 2, 3, 1, 2):
+        asked = len(b.asked)
+        for kill in (1, 2, 0, 1):
             with monkeypatch.context() as patch, pytest.raises(SystemExit):
-                patch.setattr(load, "append_line", killed_after(kill))
+                patch.setattr(load, "append_turn", killed_after(kill))
                 bench(tmp_path / "killed", a.url, b.url, *words)
-            (file,) = (tmp_path / "killed").rglob("requests.jsonl")
-            file.write_bytes(file.read_bytes() + b'{"arm": "A", "concu')
+            for name in ("turns", "texts"):
+                (file,) = (tmp_path / "killed").rglob(f"{name}.jsonl")
+                file.write_bytes(file.read_bytes() + b'{"index": 7, "i')
         records, table = bench(tmp_path / "killed", a.url, b.url, *words)
-    assert Counter((r.arm, r.id) for r in records).total() == len({(r.arm, r.id) for r in records})
+    assert len(b.asked) == asked + 6 + 4 + 5 * load.WARM  # and 4 that were not stored
+    assert Counter((r.arm, r.id) for r in records).total() == 12
 
     def cells(text: str) -> list[list[str]]:
         kept = ("n", "accepted share", "M", "lossless")
@@ -148,8 +172,8 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
         sent = Counter("min_p" in body for body in a.asked)
         assert sent == {False: 4, True: 4}  # two prompts, two to warm up
         assert {body["seed"] for body in a.asked} == {0, 1}
-        said = (next(tmp_path.rglob("servers.json"))).read_text()
-        assert '"drafts": 3' in said and "secret" not in said
+        said = next(tmp_path.rglob("B/config.yaml")).read_text()
+        assert "drafts: 3" in said and "secret" not in said
         for name, value in (("version", "2"), ("longest", 4096), ("drafts", 5)):
             with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
                 patch.setattr(a, name, value)
@@ -190,46 +214,46 @@ def test_conversations_go_on_after_the_first_arm(tmp_path: Path) -> None:
     words = ["dataset=specbench", f"dataset.path={path}", "dataset.prompt=chat"]
     with fakes({"plan": {"first 2": ["400"]}}, {"other": ["first"]}) as (a, b):
         records, table = bench(tmp_path, a.url, b.url, *words)
-    by = {(r.arm, r.id): r for r in records}
-    name = next(r.id for r in records if r.request["messages"][-1]["content"] == "second 1")
-    assert len(records) == 8
-    assert by["A", name].request["messages"] == by["B", name].request["messages"]
-    assert (
-        by["B", name].request["messages"][1]["content"]
-        == by["A", name.removesuffix("/2")].texts[0].strip()
+    (first,), (seen,) = (
+        [body["messages"] for body in one.asked if "second 1" in str(body)] for one in (a, b)
     )
-    assert sum(r.error.startswith("no answer of A to") for r in records) == 2
+    assert len(records) == 8 and first == seen and len(first) == 3
+    said = next(read_texts(row / "A") for row in (tmp_path / "runs").iterdir())
+    assert first[1]["content"] == said[0].arms["A"].strip()
+    errors = [str(r.of.error) for r in records]
+    assert sum(error.startswith("no answer of A to") for error in errors) == 2
     assert lines_of(table)[1]["lossless"] == "1/2" and "A: 2 failed: 1 status 400" in table
 
 
-def written(folder: Path, records: Sequence[Record]) -> None:
-    """A bench of servers with these records."""
-    names = dict.fromkeys(r.arm for r in records)
-    one = {"url": "http://a", "model": "m", "engine": "fake", "extra": {}}
-    (folder / "servers.json").write_text(json.dumps({"arms": dict.fromkeys(names, one)}))
-    settings = {"dataset": {"name": "prompts"}, "body": {"max_tokens": 16}}
-    (folder / "config.json").write_text(json.dumps(settings))
-    lines = (msgspec.json.encode(r).decode() for r in records)
-    (folder / "requests.jsonl").write_text("".join(f"{line}\n" for line in lines))
+def drawn(n: int, seconds: float, count: int = 10, text: str = "", **more: Any) -> Arm:
+    """An answer to prompt n, half of whose seconds are those to its first token."""
+    half = Seconds(seconds / 2, 0.0, 0.0, 0.0, seconds / 2)
+    served = Served(at=float(n), count=count, text_sha256=text or f"{n}", usage={"any": 1})
+    return Arm([], [], half, "length", served=served, **more)
 
 
-def drawn(arm: str, n: int, seconds: float, **more: Any) -> Record:
-    request = {"temperature": 0.0}
-    response = {"choices": [{"text": f"{n}"}], "usage": {}}
-    fields = {"id": str(n), "question": str(n), "groups": {}, "turn": f"{n}", "tokens": 10}
-    fields["concurrency"] = 1
-    return Record(
-        arm=arm, request=request, response=response, seconds=seconds,
-        ttft_s=seconds / 2, at=float(n), **{**fields, **more},
-    )  # fmt: skip
+def row_of(clients: int = 1, questions: Sequence[str] = (), **arms: Sequence[Arm]) -> list[Run]:
+    """The runs of servers with these answers."""
+    turns = [
+        Turn(n, f"{n}", "", 0, [*arms], dict(zip(arms, each, strict=True)), question=question)
+        for n, each in enumerate(zip(*arms.values(), strict=True))
+        for question in questions[n : n + 1] or [""]
+    ]
+    runs = list[Run]()
+    for name in arms:
+        server = {"name": name, "url": "http://a", "model": "m", "engine": "fake"}
+        settings = {"base": "A", "concurrency": clients, "method": server, "decoding": {}}
+        run = Run(id=f"row/{name}", method=name, over="A", settings=settings, kept=turns)
+        runs.append(replace(run, metrics=summarised(run)))
+    return runs
 
 
-def test_the_table_says_what_the_records_give(tmp_path: Path) -> None:
-    a = [drawn("A", n, 2.0) for n in range(8)]
-    b = [drawn("B", n, 1.0 + 0.01 * (n % 2)) for n in range(8)]
-    arms = [drawn(arm, n, s) for arm, s in (("C", 1.5), ("D", 1.0)) for n in range(8)]
-    written(tmp_path, [*a, *b, *arms])
-    table = markdown(bench_table(tmp_path, [1], {"ttft": 0.502}, []))
+def test_the_table_says_what_the_turns_give() -> None:
+    a = [drawn(n, 2.0) for n in range(8)]
+    b = [drawn(n, 1.0 + 0.01 * (n % 2)) for n in range(8)]
+    c, d = ([drawn(n, s) for n in range(8)] for s in (1.5, 1.0))
+    runs = row_of(A=a, B=b, C=c, D=d)
+    table = markdown(stored_table(bench_summary("row", runs, {"ttft": 0.502})))
     first, line, third, _ = lines_of(table)
     assert line["speedup"] == "1.99x [1.98, 2.00]" and line["lossless"] == "8/8"
     assert first["speedup"] == "1.00x [1.00, 1.00]" and line["tok/s"] == "9.00 -> 17.9"
@@ -237,35 +261,38 @@ def test_the_table_says_what_the_records_give(tmp_path: Path) -> None:
     assert line["TTFT"] == "1000 / 1000 / 1000 -> 500 / 505 / 505" and third["n"] == "8"
     assert "output tok/s: A 5.00, B 9.95, C 6.67" in table
     assert "goodput, requests/s: A 0.00 (0 of 8), B 0.50 (4 of 8)" in table
-    wrong = Level([*a, *b[1:], drawn("B", 0, 1.0, tokens=20)], ["A", "B"], {})
-    assert wrong.ratios("B") == Level([*a, *b], ["A", "B"], {}).ratios("B")  # a usage is wrong
+    assert sentence(runs[1]) == "B is 1.99 times as fast as A [1.98, 2.00]; the same answers"
+    wrong = row_of(A=a, B=[drawn(0, 1.0, count=20), *b[1:]])
+    assert wrong[1].paired() == row_of(A=a, B=b)[1].paired()  # a usage is wrong
     assert "usage is wrong" in "".join(remarks_on(wrong))
-    more = msgspec.structs.replace(drawn("B", 0, 1.0, tokens=20), response=a[1].response)
-    longer = Level([*a, *b[1:], more], ["A", "B"], {})
-    assert longer.ratios("B")["0"] == pytest.approx(4.0)
-    verdicts = {(arm, 1, str(n)): "wrong" if n == 3 else "tie" for arm in "AB" for n in range(8)}
-    level = Level([*a, *b], ["A", "B"], verdicts | {("B", 1, "0"): "identical"})
-    assert level.lossless("A") == Lossless(ties=7, diverged=1)
-    assert level.lossless("B") == Lossless(identical=1, ties=6, diverged=1)
-    failed = Level([*a, *b, msgspec.structs.replace(a[0], arm="E", error="no")], [*"ABE"], {})
-    assert not failed.ratios("E") and failed.lossless("E") == Lossless(failed=1)
-    more_clients = [drawn(arm, n, 1.0, concurrency=2) for arm in "AB" for n in range(8)]
-    other = Level(more_clients, ["A", "B"], verdicts)  # judged were those of one client alone
-    assert other.lossless("A") == Lossless() and other.lossless("B") == Lossless(identical=8)
-    assert msgspec.json.decode(msgspec.json.encode(a[0]), type=Record) == a[0]
+    longer = row_of(A=a, B=[drawn(0, 1.0, count=20, text="other"), *b[1:]])[1]
+    assert longer.paired()["0"] == pytest.approx(4.0)
+    assert sentence(longer).endswith("; 1 of 8 answers differ")
+
+
+def test_verdicts_and_failures_are_told_apart() -> None:
+    a = [drawn(n, 2.0, lossless="diverged" if n == 3 else "tie") for n in range(8)]
+    runs = row_of(A=a, B=[replace(a[0], lossless="identical"), *a[1:]])
+    own = [run.measured.lossless for run in runs]
+    assert own == [Lossless(ties=7, diverged=1), Lossless(identical=1, ties=6, diverged=1)]
+    said = "1 of 8 answers are the model's own, 6 by a tie, 1 are wrong"
+    assert sentence(runs[1]) == f"B is 1.00 times as fast as A [1.00, 1.00]; {said}"
+    lost = replace(load.FAILED, error="no")
+    failed = row_of(A=a[:1], B=[lost])[1]
+    assert not failed.paired() and failed.measured.lossless == Lossless(failed=1)
+    assert sentence(failed) == "B has no prompt that both it and A have answered; failed: 1"
 
 
 def test_with_several_clients_the_interval_is_over_turns() -> None:
     """A turn that was slow as a whole is one case, and not as many as it has requests."""
     slow = (1.10, 1.00, 1.08, 0.97, 1.05, 0.99)  # B's turns of one and the same server
+    a = [drawn(n, 1 + n % 3 / 100) for n in range(96)]
+    b = [drawn(n, slow[n // 16]) for n in range(96)]
     for clients, cases in ((1, 96), (8, 6)):
-        more: dict[str, Any] = {"concurrency": clients}
-        a = [drawn("A", n, 1 + n % 3 / 100, turn=f"0/{n // 16}", **more) for n in range(96)]
-        b = [drawn("B", n, slow[n // 16], turn=f"0/{n // 16}", **more) for n in range(96)]
-        ratios = [*Level([*a, *b], ["A", "B"], {}).ratios("B").values()]
-        _, ends = paired_ratio_interval(ratios)
-        assert len(ratios) == cases and ends is not None
-        assert (ends[0] < 1 < ends[1]) == (clients > 1)
+        blocks = [f"0/{n // 16}" for n in range(96)] if clients > 1 else []
+        found = row_of(clients, blocks, A=a, B=b)[1].measured.speedup
+        assert found.e2e_ci95 is not None and len(found.by_question or ()) == cases
+        assert (found.e2e_ci95[0] < 1 < found.e2e_ci95[1]) == (clients > 1)
 
 
 @pytest.mark.slow
@@ -276,8 +303,9 @@ def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
     given: list[dict[str, Any]] = [{"token_s": s, "tokens": 32} for s in (0.004, 0.004 * slower)]
     words = prompts(tmp_path, [f"prompt {n}" for n in range(24)])
     with fakes(*given) as (a, b):
-        records, _ = bench(tmp_path, a.url, b.url, *words, "dataset.max_new_tokens=32")
-    _, ends = paired_ratio_interval([*Level(records, ["A", "B"], {}).ratios("B").values()])
+        bench(tmp_path, a.url, b.url, *words, "dataset.max_new_tokens=32")
+    (run,) = (read_run(folder) for folder in tmp_path.glob("runs/*/B"))
+    _, ends = paired_ratio_interval([*run.paired().values()])
     assert ends is not None
     # 1 in 20 intervals may miss 1, but none by much
     assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
@@ -297,7 +325,7 @@ def test_a_server_that_stays_away_ends_the_bench(
         assert "no connection" in capsys.readouterr().err
         stack.enter_context(fakes({"port": port}))
         records, _ = bench(tmp_path, a.url, b.url, *words)
-    assert len(records) == 4 and not any(r.error for r in records)
+    assert len(records) == 4 and not any(r.of.error for r in records)
 
 
 def test_each_server_sees_its_own_key_and_no_other(
@@ -315,7 +343,7 @@ def test_each_server_sees_its_own_key_and_no_other(
         wrong = [f"{a.url}#key=KEY_OF_B", c.url, *words, f"results={tmp_path / 'wrong'}"]
         with pytest.raises(SystemExit):
             main(["bench", *wrong])
-    assert len(records) == 6 and not any(r.error for r in records)
+    assert len(records) == 6 and not any(r.of.error for r in records)
     pages = {
         "/v1/models",
         "/version",

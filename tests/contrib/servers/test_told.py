@@ -6,8 +6,8 @@ from typing import Any
 from fake import fakes
 from test_servers import bench, lines_of, prompts
 
-from skipbench.contrib.servers.records import DraftCounts
 from skipbench.contrib.servers.told import acceptance, counters, since
+from skipbench.runs.served import DraftCounts
 
 # the last event of an answer, as the engines' documentation has it; llama.cpp's as it came
 TOLD: dict[str, tuple[dict[str, Any], DraftCounts | None]] = {
@@ -64,8 +64,8 @@ def test_counters_are_read_where_answers_do_not_tell_or_no_verifications(tmp_pat
     with fakes(*given) as servers:
         urls = [one.url for one in servers]
         records, table = bench(tmp_path, *urls, *prompts(tmp_path, ["one", "two"]))
-    assert [r.counted for r in records if r.arm == "A"] == [DraftCounts(10, 100, 10)] * 2
-    assert [r.counted for r in records if r.arm == "B"] == [DraftCounts(1, 10, 10)] * 2
-    assert [r.acceptance for r in records if r.arm in "BC"] == [DraftCounts(None, 8, 4)] * 4
+    assert [r.served.counted for r in records if r.arm == "A"] == [DraftCounts(10, 100, 10)] * 2
+    assert [r.served.counted for r in records if r.arm == "B"] == [DraftCounts(1, 10, 10)] * 2
+    assert [r.served.told for r in records if r.arm in "BC"] == [DraftCounts(None, 8, 4)] * 4
     shares = [[cells[name] for name in ("accepted share", "M")] for cells in lines_of(table)]
     assert shares == [["0.100", "2.00"], ["1.000", "11.0"], ["0.500", "\u2014"]]
