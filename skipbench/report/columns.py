@@ -43,10 +43,10 @@ class Column:
     kind: Literal["label", "number", "text"] = "number"
 
     def value(self, line: Line) -> Value:
-        """What it says of a run; the text of a number has about three figures."""
+        """What it says of a run; the text of a fraction has about three figures."""
         if isinstance(found := self.of(line), Value):
             return found
-        return Value(found if isinstance(found, str) else figures(found), {"": found})
+        return Value(str(found) if isinstance(found, str | int) else figures(found), {"": found})
 
 
 def _note(run: Run) -> str:
