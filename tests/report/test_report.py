@@ -7,15 +7,18 @@ import io
 import itertools
 import re
 from functools import partial
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from msgspec import structs
 
 from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.prices import Parts, Prices
 from skipbench.metrics.summary import summarise
+from skipbench.report import columns
 from skipbench.report.columns import ALL, COLUMNS, DEFINITIONS, Line
 from skipbench.report.definitions import LEGEND, caution
 from skipbench.report.tables.formats import for_terminal, markdown, write
@@ -170,6 +173,14 @@ def test_every_column_is_defined_once_and_printed() -> None:
     # one line stands for those of the lines below, in the terminal for all
     terminal = for_terminal(table)
     assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
+
+
+def test_the_column_that_adding_md_writes() -> None:
+    text = (ROOT / "docs/adding.md").read_text().partition("## A column")[2]
+    (column,) = eval(f"[{text.split('```')[1]}]", vars(columns))
+    assert column.key not in columns.BY_KEY
+    of = Line(Run(id=Path("row/method"), kept=[turn(0, 0.1), turn(1, 0.1, steps=2)]))
+    assert column.value(of).text == "41" and column.value(Line(Run())).text == MISSING
 
 
 def run(method: str, dataset: str, of: Metrics | None, **more: Any) -> Run:
