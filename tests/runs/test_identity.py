@@ -3,7 +3,6 @@ files, the code, and the prompts.
 """
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,28 @@ from test_submit import survey
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.report.page import readable_runs
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
-from skipbench.runs.store import read_samples
 
 
 def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: Path) -> None:
     first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
-    first.rename(tmp_path / "aside")
-    second.rename(first)  # `readers` are of a results folder with one run
+    row = first.parent
+    row.rename(tmp_path / "aside")
+    second.parent.rename(row)  # `readers` are of a results folder with one run
     told = refused_by(first)
-    assert told.keys() == readers(first).keys() - {"completions"}  # a run's own texts
-    own = f"{first} holds another run: its config.yaml has the hash {second.name[-10:]}"
-    named = {name for name, text in told.items() if own in text}
-    assert named >= {"read_run", "figure", "page", "score", "frame"}
-    first.rename(mine := first.with_name("best-of-mine"))  # a name that promises nothing
-    assert read_run(mine).metrics
+    own = f"{row} holds another run: its config.yaml has the hash {second.parent.name[-10:]}"
+    assert {name for name, text in told.items() if own in text} == told.keys()
+    assert told.keys() == readers(first).keys() - {"turns", "texts"}
+    row.rename(mine := row.with_name("best-of-mine"))  # a name that promises nothing
+    assert read_run(mine / first.name).metrics
+    arm = mine / first.name
+    arm.rename(other := arm.with_name(f"fixed_{'0' * 10}"))
+    with pytest.raises(
+        SkipbenchError, match=f"{other.name} holds another run: .* {arm.name[-10:]}"
+    ):
+        read_run(other)
 
 
 @pytest.mark.slow
@@ -58,36 +61,20 @@ def test_a_cell_under_another_cells_name_is_not_printed(
     assert again.state.state == "failed" and not again.runnable
 
 
-def test_a_kept_sample_of_another_prompt_is_refused(tmp_path: Path) -> None:
+def test_a_kept_turn_of_another_prompt_is_refused(tmp_path: Path) -> None:
     config = compose([*SMALL, "limit=2", f"results={tmp_path}", "method=uniform"])
     run_cell(config)
-    folder = resolve_cell(config).folder
+    (folder,) = run_folders(tmp_path)
     interrupt(folder, 1)
-    samples = folder / "samples.jsonl"
-    edit(samples, prompt_hash="0" * 16)
-    samples.write_text(samples.read_text() + "\n")
-    with pytest.raises(SkipbenchError, match=r"sample 0 .* is of another prompt"):
+    turns = folder.parent / "turns.jsonl"
+    edit(turns, prompt_hash="0" * 16)
+    turns.write_text(turns.read_text() + "\n")
+    with pytest.raises(SkipbenchError, match=r"turn 0 .* is of another prompt"):
         run_cell(config)
 
 
-def test_samples_of_another_run_are_refused(tmp_path: Path) -> None:
-    first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
-    for folder in (first, second):
-        (folder / "metrics.json").unlink()
-        (folder / "status.json").write_text('{"state": "interrupted"}')
-    own, other = (folder / "samples.jsonl" for folder in (first, second))
-    lines = own.read_text().splitlines(keepends=True)
-    own.write_text(lines[0] + other.read_text().splitlines(keepends=True)[1])
-    hashes = ", ".join(sorted(folder.name[-10:] for folder in (first, second)))
-    told = f"{own} holds samples of another run: its folder and its lines have the hashes {hashes}"
-    with pytest.raises(SkipbenchError, match=re.escape(told)):
-        read_samples(own)
-    (error,) = readable_runs(tmp_path / "results")[1]
-    assert told in error
-
-
 @pytest.mark.parametrize(
-    "name", rest_slow(FILES[1:], lambda name: name not in ("provenance.json", "metrics.json"))
+    "name", rest_slow(FILES[2:], lambda name: name not in ("provenance.json", "metrics.json"))
 )
 def test_a_file_with_other_fields_is_read_or_refused_by_the_name_of_the_field(
     name: str, tmp_path: Path
@@ -103,4 +90,4 @@ def test_a_file_with_other_fields_is_read_or_refused_by_the_name_of_the_field(
             others = [{k: v for k, v in value.items() if k != field} for value in values]
         path.write_text("".join(json.dumps(other) + "\n" for other in others))
         for told in refused_by(folder).values():
-            assert str(folder) in told and field in told and "\n" not in told
+            assert str(folder.parent) in told and field in told and "\n" not in told

@@ -12,7 +12,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.reading import strict_json
-from skipbench.runs.record import Completion, Sample, dump, parse
+from skipbench.runs.record import Texts, Turn, dump, parse
 from skipbench.runs.state import Status
 
 ODD = "é\u2028\ufeff\U0001f600\u202e"
@@ -57,7 +57,7 @@ def value(kind: Any, rng: random.Random) -> Any:
     raise AssertionError(kind)
 
 
-@pytest.mark.parametrize("kind", [Sample, Completion, Metrics, Provenance, Status])
+@pytest.mark.parametrize("kind", [Turn, Texts, Metrics, Provenance, Status])
 def test_a_record_is_read_to_the_values_that_were_written(kind: Any) -> None:
     rng, described, whole = random.Random(0), inspect.type_info(kind), 0
     for _ in range(100):
@@ -68,7 +68,7 @@ def test_a_record_is_read_to_the_values_that_were_written(kind: Any) -> None:
             assert kind is Provenance and "resumed" in plain, error
             continue
         whole += 1
-        if kind in (Sample, Completion):
+        if kind in (Turn, Texts):
             assert parse(dump(made), kind) == made
         else:
             assert msgspec.convert(strict_json(msgspec.json.encode(made)), kind) == made

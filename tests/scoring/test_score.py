@@ -1,6 +1,5 @@
 """Two phases: the run stores completions, `score` executes them and adds the scores."""
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, rest_slow
+from msgspec.structs import replace
 
 from skipbench.bench import arm as bench_arm
 from skipbench.cli.main import dispatch
@@ -18,9 +18,10 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.runs.measures import GroupScores, Metrics, Score
-from skipbench.runs.record import Arm, Completion, Sample, Seconds
+from skipbench.runs.reading import run_folders
+from skipbench.runs.record import Arm, Seconds, Texts, Turn
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, read_completions
+from skipbench.runs.store import RunStore, append_turn
 from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.sandbox import Outcome
@@ -47,6 +48,11 @@ def metrics(folder: Path) -> dict[str, Any]:
     return found
 
 
+def means(found: Metrics) -> tuple[dict[str, float | None], ...]:
+    """The mean scores of vanilla and of the method."""
+    return tuple(m.score.means for m in (found.baseline, found) if m.score)
+
+
 def run_folder(
     tmp_path: Path, texts: dict[str, tuple[str, str]], scorer: str = "humaneval"
 ) -> Path:
@@ -55,15 +61,17 @@ def run_folder(
     """
     reference = {"prompt": "def f():\n", "test": "def check(f):\n    assert f() == 3\n"}
     reference["entry_point"] = "f"
-    store = RunStore(tmp_path / "run", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER})
+    row, settings = tmp_path / "row", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER}
+    store = RunStore(row / "x", settings)
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
+    arms = {"vanilla": arm, "x": replace(arm, lossless="identical")}
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
-        half = {"half": str(index % 2)}
-        sample = Sample(index, name, "h", 3, [], arm, arm, "identical", groups=half)
-        store.append(sample, Completion(index, name, "def f():\n", reference, vanilla, method))
+        turn = Turn(index, name, "h", 3, [*arms], arms, {"half": str(index % 2)})
+        said = {"vanilla": vanilla, "x": method}
+        append_turn(row, turn, Texts(index, name, "def f():\n", reference, said))
     store.write_metrics(Metrics(samples=len(texts), score=Score()))
     store.close()
-    return tmp_path / "run"
+    return row / "x"
 
 
 HEADER = {
@@ -78,20 +86,20 @@ RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 @pytest.mark.parametrize("method", rest_slow(["uniform", "self-sd", "clasp"], "uniform".__eq__))
 def test_a_run_is_scored(method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
-    (folder,) = tmp_path.glob("runs/*")
+    (folder,) = run_folders(tmp_path)
     assert f"not scored yet: python -m skipbench score {folder}" in capsys.readouterr().err
-    assert metrics(folder)["score"]["vanilla"] == {} and not (folder / "scores.jsonl").exists()
-    rows = read(folder, "completions.jsonl")
+    assert "means" not in metrics(folder)["score"] and not (folder / "scores.jsonl").exists()
+    rows = read(folder.parent, "texts.jsonl")
     assert [r["index"] for r in rows] == [0, 1, 2, 3]
-    assert all(r["vanilla"] == r["method"] != "" for r in rows)
-    dispatch(["score", folder.name, f"results={tmp_path}"])
+    assert all(r["arms"]["vanilla"] == r["arms"][folder.name] != "" for r in rows)
+    dispatch(["score", f"{folder.parent.name}/{folder.name}", f"results={tmp_path}"])
     assert "vanilla and the method are equal, 4 samples" in capsys.readouterr().out
-    score = metrics(folder)["score"]
-    assert score["vanilla"] == score["method"] and 0 < score["vanilla"]["pass@1"] <= 1
+    score = metrics(folder)["score"]["means"]
+    assert metrics(folder)["vanilla"]["score"]["means"] == score and 0 < score["pass@1"] <= 1
     verdicts = read(folder, "scores.jsonl")
-    passed = [v["vanilla"]["passed"] for v in verdicts]
+    passed = [v["arms"]["vanilla"]["passed"] for v in verdicts]
     assert "no numpy" in metrics(folder)["score_rules"]["program"]
-    assert sum(passed) / 4 == score["vanilla"]["pass@1"]
+    assert sum(passed) / 4 == score["pass@1"]
     assert [v["id"] for v in verdicts] == [r["id"] for r in rows]
     assert "pass@1" in (folder / "table.md").read_text()
     run_cell(compose([*SMALL, f"method={method}", "limit=4", f"results={tmp_path}"]))
@@ -134,8 +142,7 @@ def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert scored is not None and len({call.args[0] for call in run.call_args_list}) == 3
     assert run.call_count == 3 and seen == [(1, 3), (2, 3), (3, 3)]
     assert scored.differ == ["T/0#1", "T/1#0"]
-    of_run = scored.metrics.score
-    assert of_run and of_run.vanilla == {"pass@1": 0.75} and of_run.method == {"pass@1": 0.25}
+    assert means(scored.metrics) == ({"pass@1": 0.75}, {"pass@1": 0.25})
 
 
 def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +153,12 @@ def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.Monke
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
     folder = run_folder(tmp_path, texts)
     scored = score_run(folder, "none", 5.0, unseen)
-    assert scored is not None and scored.metrics.score is not None
-    score = scored.metrics.score
+    assert scored is not None
+    theirs, ours = means(scored.metrics)
     by_hand = {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
-    assert score.vanilla == pytest.approx(by_hand)
-    assert score.method == {"pass@1": 1.0, "pass@10": 1.0}
-    assert set(score.by["half"]["0"].vanilla) == {"pass@1"}  # 6 and 5 samples per task
+    assert theirs == pytest.approx(by_hand) and ours == {"pass@1": 1.0, "pass@10": 1.0}
+    score = scored.metrics.baseline.score
+    assert score and set(score.by["half"]["0"].means) == {"pass@1"}  # 6 and 5 samples per task
     assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
@@ -161,12 +168,10 @@ def test_corpus_scores_join_others(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setitem(overlap.CORPUS_SCORERS, "length", length)
     folder = run_folder(tmp_path, {"a": ("x", "yy"), "b": ("xxx", "yyyy")}, scorer="length")
-    store = RunStore(folder, read_run(folder).settings)
-    score = overlap.corpus_summary("length", store.samples(), store.completions())
-    store.close()
-    assert (score.vanilla, score.method) == ({"length": 4.0}, {"length": 6.0})
-    half = GroupScores(vanilla={"length": 3.0}, method={"length": 4.0}, samples=1)
-    assert score.by["half"]["1"] == half
+    run = read_run(folder)
+    found = overlap.corpus_scored("length", Metrics(), run.turns, run.arm, run.texts)
+    assert means(found) == ({"length": 4.0}, {"length": 6.0}) and found.score is not None
+    assert found.score.by["half"]["1"] == GroupScores(means={"length": 4.0}, samples=1)
 
 
 def test_nothing_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,12 +199,12 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SkipbenchError, match="another process"):
         score_run(folder, "auto", 5.0, unseen)
     store.close()
-    shutil.copytree(folder, tmp_path / "other")
-    (tmp_path / "other" / "metrics.json").unlink()
+    shutil.copytree(folder.parent, tmp_path / "other")
+    (tmp_path / "other" / "x" / "metrics.json").unlink()
     with pytest.raises(SkipbenchError, match="not finished"):
-        score_run(tmp_path / "other", "auto", 5.0, unseen)
-    (folder / "completions.jsonl").unlink()
-    with pytest.raises(SkipbenchError, match="no completion of a; fresh=true"):
+        score_run(tmp_path / "other" / "x", "auto", 5.0, unseen)
+    (folder.parent / "texts.jsonl").unlink()
+    with pytest.raises(SkipbenchError, match="no text of a; fresh=true"):
         score_run(folder, "auto", 5.0, unseen)
 
     def refuses() -> None:
@@ -210,21 +215,4 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SkipbenchError, match="sandbox=none"):
         dispatch(["score", str(again)])
     dispatch(["score", str(again), "sandbox=none"])
-    assert metrics(again)["score"]["method"] == {"pass@1": 1.0}
-
-
-@pytest.mark.parametrize("tail", ["", '{"index": 1, "id', "garbage\n", "{}\n"])
-def test_completions_without_their_sample_are_cut_off(tail: str, tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, {"a": (RIGHT, "p\u2028\r"), "b": (WRONG, WRONG)})
-    first, _ = (folder / "samples.jsonl").read_text().splitlines(keepends=True)
-    (folder / "samples.jsonl").write_text(first)  # killed between the two appends
-    path = folder / "completions.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + tail)
-    with contextlib.closing(RunStore(folder, SETTINGS)) as store:
-        assert [c.method for c in store.completions().values()] == ["p\u2028\r"]
-    kept = path.read_text()
-    assert whole.startswith(kept) and kept.count("\n") == 1
-    path.write_text(2 * kept)
-    with pytest.raises(SkipbenchError, match=r"line 2: sample 0 occurs twice"):
-        read_completions(path)
+    assert metrics(again)["score"]["means"] == {"pass@1": 1.0}

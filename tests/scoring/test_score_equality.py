@@ -14,6 +14,7 @@ from conftest import ALONE, NEEDED
 from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.scoring.scorers import score
 
@@ -39,18 +40,17 @@ def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> 
     needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []
     config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
     assert run_cell(config, print_table=False)
-    (folder,) = (tmp_path / "runs").iterdir()
-    metrics = read_run(folder).measured
+    (folder,) = run_folders(tmp_path)
+    run = read_run(folder)
+    metrics = run.measured
     assert metrics.lossless.identical == 2 and metrics.score_equal is True
-    assert metrics.score and metrics.score.vanilla == metrics.score.method
-    assert any(metrics.score.vanilla.values()), "no answer was reached, so nothing was compared"
+    assert metrics.score and metrics.score == metrics.baseline.score
+    assert any(metrics.score.means.values()), "no answer was reached, so nothing was compared"
     # A run scores a text once: each arm's own tokens are scored here.
-    records = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
-    for record, row in zip(records, config.dataset.rows(2), strict=True):
-        for arm in ("vanilla", "method"):
-            text = tokenizer().decode(record[arm]["tokens"], skip_special_tokens=True)
-            scored = score(config.dataset.scorer, text, row.prompt, row.reference)
-            assert record["score"][arm] == scored
+    for turn, row in zip(run.turns, config.dataset.rows(2), strict=True):
+        for arm in turn.arms.values():
+            text = tokenizer().decode(arm.tokens, skip_special_tokens=True)
+            assert arm.score == score(config.dataset.scorer, text, row.prompt, row.reference)
 
 
 def test_a_lossy_method_scores_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ def test_a_lossy_method_scores_for_itself(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(arm, "generate", lossy)
     words = ["method=prompt-lookup", "dataset=mini-math", "limit=1", "engine.warmup=0"]
     run_cell(compose([*words, f"results={tmp_path}"]), print_table=False)
-    (path,) = tmp_path.glob("runs/*/metrics.json")
+    (path,) = tmp_path.glob("runs/*/*/metrics.json")
     metrics = json.loads(path.read_text())
     assert metrics["score_equal"] is False
-    arms = {arm: metrics["score"][arm] for arm in ("vanilla", "method")}
-    assert arms == {"vanilla": {"exact": 1.0}, "method": {"exact": 0.0}}
+    means = [of["score"]["means"] for of in (metrics["vanilla"], metrics)]
+    assert means == [{"exact": 1.0}, {"exact": 0.0}]
     assert metrics["lossless"]["diverged"] == 1

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from recorded import NEEDS_RECORDS
 
 from skipbench.errors import SkipbenchError
-from skipbench.runs.record import Completion
+from skipbench.runs.record import Texts
 from skipbench.scoring.overlap import corpus_scores
 from skipbench.scoring.programs import program_of
 from skipbench.scoring.sandbox import bubblewrap, run_program
@@ -253,17 +253,17 @@ def test_bleu_of_other_texts(completion: str, low: float, high: float) -> None:
 def test_corpus_bleu_pools_its_counts() -> None:
     texts = [("the cat sat on a mat", "the cat sat on the mat"), ("b c d e", "b c d e")]
     rows = [
-        Completion(i, str(i), "", {"translation": t}, f" {c}\nmore", t)
+        Texts(i, str(i), "", {"translation": t}, {"vanilla": f" {c}\nmore", "x": t})
         for i, (c, t) in enumerate(texts)
     ]
     # 5 + 4 of 6 + 4 words, 3 + 3 of 5 + 3 pairs, 2 + 2 of 4 + 2 triples, 1 + 1 of 3 + 1 fours.
     by_hand = 100 * (9 / 10 * 6 / 8 * 4 / 6 * 2 / 4) ** 0.25
-    found = corpus_scores("bleu", iter(rows))
-    assert found == {"vanilla": {"bleu": pytest.approx(by_hand)}, "method": {"bleu": 100.0}}
-    for scorer, completions in (("bleu", []), ("gsm8k", rows), ("none", rows)):
-        assert corpus_scores(scorer, completions) == {}
+    assert corpus_scores("bleu", iter(rows), "vanilla") == {"bleu": pytest.approx(by_hand)}
+    assert corpus_scores("bleu", iter(rows), "x") == {"bleu": 100.0}
+    for scorer, texts_of in (("bleu", []), ("gsm8k", rows), ("none", rows)):
+        assert corpus_scores(scorer, texts_of, "x") == {}
     with pytest.raises(SkipbenchError, match="has translation="):
-        corpus_scores("bleu", [replace(rows[0], reference={})])
+        corpus_scores("bleu", [replace(rows[0], reference={})], "x")
 
 
 Row = dict[str, Any]
