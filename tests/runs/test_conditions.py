@@ -48,7 +48,7 @@ def test_a_process_under_the_same_conditions_goes_on_and_is_written_down(
     path.write_text(json.dumps(early))
     run_cell(config)
     (one,) = read_run(folder).provenance.resumed
-    assert one["after_samples"] == 1 and one["host"] != "node7" and "device" not in one
+    assert one["after_turns"] == 1 and one["host"] != "node7" and "device" not in one
     interrupt(folder, 0)  # nothing is left of the first processes
     path.write_text(json.dumps(early | ELSEWHERE))
     run_cell(config)

@@ -25,7 +25,7 @@ def test_driver_clocks_and_power_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert msgspec.convert(msgspec.to_builtins(one), Provenance) == one
     other = Provenance(gpus=[second], cudnn=91900)
     resumed = one.resumed_by(other, 3, tmp_path).resumed
-    assert resumed == [{"after_samples": 3, "gpus": msgspec.to_builtins([second])}]
+    assert resumed == [{"after_turns": 3, "gpus": msgspec.to_builtins([second])}]
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert gpu("GPU-1") == Gpu() and Provenance.here().gpus == []
 
