@@ -1,16 +1,10 @@
-"""The Python API: `load`, `compare`, `frame`, `published`, and what `skipbench.contrib` adds."""
+"""`compare` of the Python API."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skipbench.config.derived import model_words, quoted
-from skipbench.config.extensions import load as load_extension
-from skipbench.config.extensions import registered
-from skipbench.language_model import LanguageModel as LanguageModel
-from skipbench.language_model import load as load
-from skipbench.report.frame import frame as frame
-from skipbench.report.published import published as published
 
 if TYPE_CHECKING:
     import pandas
@@ -58,9 +52,3 @@ def compare(
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
     ranking = rank_methods(settings, minutes, methods, limit)
     return frame_of(lines_of(ranking.runs)[0])
-
-
-def __getattr__(name: str) -> Any:
-    if name in registered("api"):
-        return load_extension("api", name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -172,6 +172,7 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
 def make_method(config: RunConfig, lm: LM) -> Method:
     """The method of `config` for a loaded model; latencies are measured where it needs them."""
     method: Method = with_stored_set(config).method.factory()(layers=lm.layers)
+    method.import_libraries()
     if method.needs_latency:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         with lm.cache.turn():

@@ -55,9 +55,11 @@ def opened(cells: Sequence[Cell], load: LoadModel = load_model) -> Iterator[list
     begun = [read_run(cell.folder).provenance.started[:10] for cell in cells]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(c.examples): prepare(lm, tokenizer, c.examples, dataset) for c in cells}
+    methods = [cell.config.method.factory()(layers=lm.layers) for cell in cells]
+    for method in methods:
+        method.import_libraries()
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
-        methods = [cell.config.method.factory()(layers=lm.layers) for cell in cells]
         variants = {method.variant_on(lm.engine) for method in methods} - {""}
         lm.prices = measured_prices(lm, latency_path(config, lm.output_device), variants)
     latency_s = time.perf_counter() - began

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def assert_lossless() -> Callable[..., Any]:
-    """`skipbench.api.assert_lossless`; models are loaded once per session."""
+    """`skipbench.assert_lossless`; models are loaded once per session."""
     from skipbench.config.extensions import load as extension
     from skipbench.language_model import LanguageModel, load
 

@@ -58,6 +58,9 @@ class Method(Configurable):
         """The variant whose price a run measures on an engine."""
         return self.variant
 
+    def import_libraries(self) -> None:
+        """Imports what takes seconds and only decoding needs, before anything is timed."""
+
     def prepare(self, state: State) -> None:
         """Measures what it needs of the machine at the present context length, and makes what it
         keeps of the weights; before the first prompt, over rows that nothing reads again.

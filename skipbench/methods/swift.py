@@ -98,7 +98,9 @@ class SWIFT(SkipMethod):
         if self.initial == "odd":
             self.skip = self.plan(s for s in self.free if s // 2 % 2)
             self.score = 0.0
-        if 0 < self.beta <= self.steps:  # its first call imports for seconds, decoding is timed
+
+    def import_libraries(self) -> None:
+        if 0 < self.beta <= self.steps:  # the first call imports more than the names
             suggest_point([[0.0]], [0.0], (self.seed, 0), kappa=KAPPA, **self.effort)
 
     def _restart(self, ratio: float) -> None:

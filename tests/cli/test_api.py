@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import make_run
 from conftest import ROOT, random_lm, rest_slow
 
 import skipbench
-from skipbench.api import LanguageModel
 from skipbench.decode.answer import Piece, StopStrings
 from skipbench.decode.draft import Draft
 from skipbench.decode.loop import Step, generate, stream
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.errors import SkipbenchError
+from skipbench.language_model import LanguageModel
 from skipbench.methods.prompt_lookup import PromptLookup
 
 STORY = "Once upon a time there was a dog. Once upon a time"
@@ -27,9 +28,25 @@ def tiny() -> LanguageModel:
     return skipbench.load("tiny", method="self-sd")
 
 
-def test_the_import_is_light() -> None:
-    code = "import skipbench, sys; assert not {'torch', 'hydra', 'pandas'} & set(sys.modules)"
+@pytest.mark.parametrize(
+    ("code", "without"),
+    [
+        ("import skipbench", "torch hydra pandas"),
+        ("import skipbench as s; s.frame({0!r}); s.published('swift')", "torch transformers hydra"),
+        (
+            "from skipbench.cli.main import main; main(['method=swift', 'dry_run=true', {1!r}])",
+            "bayes_opt sklearn scipy transformers.generation.utils transformers.modeling_utils",
+        ),
+    ],
+)
+def test_little_is_imported(code: str, without: str, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    code = code.format(str(tmp_path), f"results={tmp_path}")
+    code += f"; import sys; assert not {set(without.split())} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_names_are_found_when_they_are_used() -> None:
     assert skipbench.__version__ and callable(skipbench.load)
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         _ = skipbench.nope

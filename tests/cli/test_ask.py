@@ -19,10 +19,10 @@ from conftest import ROOT, Command
 from transformers import GenerationConfig, MinPLogitsWarper
 
 import skipbench as package
-from skipbench.api import LanguageModel
 from skipbench.bench.ask import encode_prompt
 from skipbench.cli.generate import answer_file
 from skipbench.errors import SkipbenchError
+from skipbench.language_model import LanguageModel
 
 STORY = "Once upon a time there was a dog. Once upon a time"
 MESSAGES = [{"role": "user", "content": "Hello"}]

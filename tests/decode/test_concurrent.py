@@ -11,9 +11,9 @@ import torch
 from conftest import ALONE, EVERY_ENGINE, here, make_method, random_lm, rest_slow
 
 import skipbench
-from skipbench.api import LanguageModel
 from skipbench.decode.loop import Step, generate, stream
 from skipbench.decode.method import MethodCopies
+from skipbench.language_model import LanguageModel
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
 from skipbench.profile.clock import Clock

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import make_method, rest_slow
 
-from skipbench import api
+import skipbench
 from skipbench.config.compose import compose
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate
@@ -22,7 +22,7 @@ TOKENS = 24
 
 @functools.cache
 def tiny() -> tuple[LM, list[int]]:
-    model = api.load("tiny", "swift")
+    model = skipbench.load("tiny", "swift")
     ids = model.tokenizer("Once upon a time there was a dog. Once upon a time")["input_ids"]
     model.lm.allocate(480)
     return model.lm, list(ids)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from conftest import Command
 
-from skipbench import api
 from skipbench.cli import answers
 from skipbench.console import Console
 from skipbench.decode.loop import Step
+from skipbench.language_model import load
 
 STORY = "Once upon a time there was a dog. Once upon a time"
 
@@ -19,7 +19,7 @@ STORY = "Once upon a time there was a dog. Once upon a time"
 def test_generate_streams_and_compares(skipbench: Command) -> None:
     done = skipbench("generate", "method=self-sd", "max_new_tokens=24", "--compare", STORY)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip("\n") == api.load("tiny", "self-sd").generate(STORY, 24).text
+    assert done.stdout.rstrip("\n") == load("tiny", "self-sd").generate(STORY, 24).text
     ours, vanilla, ratio = done.stderr.splitlines()[-3:]
     assert ours.startswith("self-sd: 24 tokens in ") and "drafted tokens accepted" in ours
     assert vanilla.startswith("vanilla: 24 tokens in 23 passes, ")
@@ -44,7 +44,7 @@ def test_a_terminal_shows_accepted_tokens_in_colour(
         file=screen, force_terminal=True, width=40, height=20, color_system="standard"
     )
     monkeypatch.setattr(answers, "out", terminal)
-    answer = answers.show_stream(api.load("tiny", "self-sd").generate(STORY, 24, stream=True))
+    answer = answers.show_stream(load("tiny", "self-sd").generate(STORY, 24, stream=True))
     shown = screen.getvalue()
     assert answer.accepted > 0 and "\x1b[32m" in shown  # green
     said = capsys.readouterr().err
@@ -54,7 +54,7 @@ def test_a_terminal_shows_accepted_tokens_in_colour(
 def test_ctrl_c_ends_an_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stream = api.load("tiny", "swift").generate(STORY, 64, stream=True)
+    stream = load("tiny", "swift").generate(STORY, 64, stream=True)
     read = iter(stream)
     texts = [next(read).text, next(read).text]
 

@@ -30,6 +30,7 @@ def make(*overrides: str) -> SWIFT:
     method: SWIFT = compose(["method=swift", "method.beta=0", *overrides]).method.factory()(
         layers=12
     )
+    method.import_libraries()
     return method
 
 
@@ -169,8 +170,8 @@ def test_the_first_bayesian_step_imports_nothing(
 def test_no_import_falls_into_the_time_of_a_bayesian_step(
     prepared: bool, prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a clock that goes on by a second per module that is loaded: only a method that did not
-    take its first step when it was made has some of them in its time.
+    """On a clock that goes on by a second per module that is loaded: only a method that has not
+    imported its libraries has some of them in its time.
     """
     for name in [m for m in sys.modules if m.partition(".")[0] == "bayes_opt"]:
         monkeypatch.delitem(sys.modules, name)

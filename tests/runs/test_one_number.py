@@ -11,7 +11,6 @@ import pytest
 from conftest import Command
 
 import skipbench as package
-from skipbench import api
 from skipbench.cli.compare import advice
 from skipbench.config.compose import compose
 from skipbench.experiments import ranking
@@ -101,7 +100,7 @@ def test_every_place_shows_the_speedup_of_the_record(
     assert headline(advice(Comparison([stored.run], stored.run, []), [])[0]) == [short]
     with monkeypatch.context() as patch:
         patch.setattr(ranking, "rank_methods", lambda *_: Comparison([stored.run], stored.run, []))
-        assert api.compare("tiny", results=tmp_path)["speedup"].item() == speedup
+        assert package.compare("tiny", results=tmp_path)["speedup"].item() == speedup
     assert package.frame(stored.results)["speedup"].item() == speedup
     names, line = csv(row_table([stored.run])).splitlines()
     assert line.split(",")[names.split(",").index("speedup")] == str(speedup)

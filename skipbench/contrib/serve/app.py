@@ -17,7 +17,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
 from skipbench.contrib.serve.metrics import ServerMetrics
 from skipbench.contrib.serve.replies import Reply, error_body
@@ -25,6 +24,7 @@ from skipbench.contrib.serve.requests import Refused, read_request
 from skipbench.contrib.serve.worker import Worker
 from skipbench.decode.answer import Stream
 from skipbench.errors import SkipbenchError
+from skipbench.language_model import LanguageModel
 
 T = TypeVar("T")
 BODY_BYTES = 4 << 20

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from skipbench.api import LanguageModel
 from skipbench.bench.ask import PromptType
 from skipbench.contrib.serve.requests import Asked, Refused
 from skipbench.decode.answer import Piece, Stream
+from skipbench.language_model import LanguageModel
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@ short tales whose hero, friend, place and treasure must stay the same to the end
 short news items whose five facts (day, person, deed, city, number) belong into the summary.
 """
 
+import functools
 import random
 from collections.abc import Sequence
 from itertools import accumulate
@@ -28,8 +29,12 @@ WORDS = {kind: words.split() for kind, words in TEXTS.words.items()}
 
 def pick(rng: random.Random, options: Sequence[str]) -> str:
     """One of `options`, the i-th with weight 1 / (i + 2): some are commoner, none is certain."""
-    weights = list(accumulate(1.0 / (i + 2) for i in range(len(options))))
-    return rng.choices(options, cum_weights=weights)[0]
+    return rng.choices(options, cum_weights=_weights(len(options)))[0]
+
+
+@functools.cache
+def _weights(count: int) -> list[float]:
+    return list(accumulate(1.0 / (i + 2) for i in range(count)))
 
 
 def story(rng: random.Random) -> tuple[str, str, dict[str, object]]:

@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT, Command
 
-from skipbench import api
+from skipbench.language_model import load
 
 
 def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPa
     )
     done = skipbench("chat", "max_new_tokens=12")
     assert done.returncode == 0, done.stderr
-    model = api.load("tiny")
+    model = load("tiny")
     turns = [{"role": "user", "content": "Hello"}]
     first = model.generate(turns, 12).text
     turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
@@ -28,7 +28,7 @@ def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPa
 
 
 def test_chat_leaves_old_turns_out(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = api.load("tiny").lm.max_positions
+    room = load("tiny").lm.max_positions
     words = " ".join(["dog"] * (room // 3))
     monkeypatch.setattr(
         sys, "stdin", io.StringIO(f"{words}\n{words}\n{words}\n{words} {words} {words}\n")

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 import skipbench as package
-from skipbench.api import LanguageModel
+from skipbench.language_model import LanguageModel
 
 TEXT, OTHER = "Once upon a time there was a dog named Tim.", "Erik often played with Zoe, a mouse."
 EOS, PAD, N = 1, 2, 24

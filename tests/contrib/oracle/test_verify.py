@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from planted import TEXTS, TINY, plain, tiny
 
 import skipbench as package
-from skipbench.api import LanguageModel
 from skipbench.bench.prompts import encode
 from skipbench.cli import pytest_plugin
 from skipbench.config.compose import compose
@@ -27,6 +26,7 @@ from skipbench.decode import lossless
 from skipbench.decode.lossless import TIE_ULPS, Verdict
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
+from skipbench.language_model import LanguageModel
 from skipbench.lm.model import LM
 
 TEXT = TEXTS[0]

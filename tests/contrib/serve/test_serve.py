@@ -26,11 +26,11 @@ from long_life import Process
 from msgspec.structs import fields
 
 import skipbench as package
-from skipbench.api import LanguageModel
 from skipbench.bench.prompts import eos_ids
 from skipbench.config.derived import quoted
 from skipbench.config.paths import PACKAGE
 from skipbench.decode.sampling import Logprob
+from skipbench.language_model import LanguageModel
 
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
