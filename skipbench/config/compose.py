@@ -69,8 +69,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)
-for built_in in catalog.BUILT_IN:
-    register(built_in)
+register(*catalog.BUILT_IN)
 
 
 def use_config_dir(folder: Path) -> None:

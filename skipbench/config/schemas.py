@@ -167,8 +167,8 @@ def known_settings() -> set[str]:
     return {part.name for part in fields(Config)} | groups()
 
 
-def register(folder: Path) -> None:
-    """Stores the schemas for Hydra, also of each method and stop rule of a config folder; a leading
+def register(*folders: Path) -> None:
+    """Stores the schemas for Hydra, also of each method and stop rule of config folders; a leading
     underscore marks a schema, which is not a choice. Raises SkipbenchError, with file and line, for
     a target that cannot be read.
     """
@@ -176,7 +176,7 @@ def register(folder: Path) -> None:
     for (group, name), schema in SCHEMAS.items():
         store.store(group=group, name=name, node=schema)
     for group in FROM_SIGNATURE:
-        for path in sorted((folder / group).glob("*.yaml")):
+        for path in sorted(p for folder in folders for p in (folder / group).glob("*.yaml")):
             if (target := target_of(path)) is not None:
                 try:
                     store.store(group=group, name=f"_{path.stem}", node=schema_of(target))

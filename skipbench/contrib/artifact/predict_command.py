@@ -7,10 +7,8 @@ from typing import Annotated
 from skipbench.cli.command import Command
 from skipbench.config.catalog import file_of, known_hardware, shape_of
 from skipbench.console import say, show
-from skipbench.contrib.artifact.predict_table import lines_of, predicted_table, record_of
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.prices import Prices
-from skipbench.report.tables.formats import markdown
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import read_json
 
@@ -47,6 +45,9 @@ def prediction(name: str, hardware: str | None) -> tuple[str, list[dict[str, obj
     """The table in Markdown, and its records. Raises SkipbenchError for a table without
     predictions, and a machine that was not timed.
     """
+    from skipbench.contrib.artifact.predict_table import lines_of, predicted_table, record_of
+    from skipbench.report.tables.formats import markdown
+
     timed = {k: facts for k, facts in known_hardware().items() if facts.prices and facts.model}
     if hardware not in timed:
         wanted = ", ".join(sorted(timed))
