@@ -33,6 +33,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.metrics.acceptance import rounds_with_sets
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.skipset import planted_set
 
@@ -199,20 +200,20 @@ def rounds(results: Path) -> None:
     """Of every run the milliseconds of a round by phase and by rows, and how far a line through
     every other prompt's rounds predicts those of the others.
     """
-    for folder in sorted((results / "runs").iterdir()):
+    for folder in run_folders(results):
         run = read_run(folder)
         if run.provenance.layers is None or len(run.sound) < 2:
             continue
         halves = [list[tuple[int, float]](), list[tuple[int, float]]()]
-        for number, sample in enumerate(run.sound):
-            shown = rounds_with_sets(sample, run.provenance.layers)
+        for number, arm in enumerate(run.arms):
+            shown = rounds_with_sets(arm, run.provenance.layers)
             rows = [1 + counts.nodes + how.extra_rows for counts, _, how in shown]
-            halves[number % 2] += zip(rows, sample.method.round_s, strict=True)
+            halves[number % 2] += zip(rows, arm.round_s, strict=True)
         every = [*halves[0], *halves[1]]
         slope, base = np.polyfit(*zip(*halves[0], strict=True), 1)
         line = {"rounds": run.method, "n": len(every), "rows": fmean(n for n, _ in every)}
         for phase in ("draft", "verify", "adapt", "other"):
-            total = sum(getattr(sample.method.seconds, phase) for sample in run.sound)
+            total = sum(getattr(arm.seconds, phase) for arm in run.arms)
             line[f"{phase} ms"] = 1e3 * total / len(every)
         line |= {"round ms": 1e3 * base, "row ms": 1e3 * slope}
         predicted = sum(base + slope * n for n, _ in halves[1]) / sum(s for _, s in halves[1])

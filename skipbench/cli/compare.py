@@ -50,8 +50,9 @@ def cells_of_methods(overrides: Sequence[str]) -> list[Cell]:
 
 
 def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
-    """Runs what is missing of cells, and prints the table of one, or of all; that of a row is
-    written, too.
+    """Runs what is missing of cells, and prints the table of one, or of all, which is written, too.
+    Raises the error of all cells where it is one; exits with 1 where a cell failed, with 2 where
+    all did.
     """
     check_columns(asked.columns)
     check_over(asked.over, [cell.config.method.name for cell in cells])
@@ -62,30 +63,19 @@ def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
             show_run(structs.replace(cell.run, label=cell.config.label), asked.columns)
     if len(cells) > 1 and runs:
         first, over = cells[0].config, asked.over if has(runs, asked.over) else ""
-        if any(cell.config.label for cell in cells):  # of a sweep
-            table = row_table(runs, asked.columns, "Sweep", over=over or "")
-            show("" if is_json() else for_terminal(table))
-        else:
-            name = f"methods-{first.model.name}-{first.dataset.name}"
-            stored = summary(name, "", runs, asked.columns, over=over)
-            table = stored_table(stored)
-            text = "" if is_json() else for_terminal(table)
-            write_table(first.results / "tables" / name, table, text, stored=stored)
-    complain_of(cells)
-
-
-def complain_of(cells: Sequence[Cell]) -> None:
-    """Says which cells failed; raises the error of all where it is one. Exits with 1 where a cell
-    failed, with 2 where all did.
-    """
-    failed = [(cell.name, cell.error) for cell in cells if cell.error is not None]
-    reasons = {reason_of(error) for _, error in failed}
-    if failed and len(failed) == len(cells) and len(reasons) == 1:
-        raise failed[0][1]
-    for name, error in failed:
+        name = f"methods-{first.model.name}-{first.dataset.name}"
+        name = name if first.label is None else "sweep"
+        stored = summary(name, "", runs, asked.columns, over=over)
+        table = stored_table(stored)
+        text = "" if is_json() else for_terminal(table)
+        write_table(first.results / "tables" / name, table, text, stored=stored)
+    errors = {cell.config.label or cell.name: cell.error for cell in cells if cell.error}
+    if len(errors) == len(cells) and len({*map(reason_of, errors.values())}) == 1:
+        raise next(iter(errors.values()))
+    for name, error in errors.items():
         complain(f"failed: {name}: {reason_of(error)}")
-    if failed:
-        sys.exit(2 if len(failed) == len(cells) else 1)
+    if errors:
+        sys.exit(2 if len(errors) == len(cells) else 1)
 
 
 def has(runs: Sequence[Run], over: str | None) -> bool:

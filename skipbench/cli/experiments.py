@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from skipbench.cli.commands import Experiments, Status, Submit
 from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices, places
-from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.config.hardware import Slurm
 from skipbench.console import show
@@ -76,20 +75,22 @@ def run_submit(asked: Submit) -> None:
             "results=FOLDER, or table"
         )
 
+    experiments = cells_asked(asked, known)
+    cells = [cell for own in experiments.values() for cell in once(own)]
+    only_print = asked.print or any(cell.config.dry_run for cell in cells)
+
     def sent(name: str) -> None:
-        if not asked.print:
+        if not only_print:
             show(f"see: {command_line('status', [name], asked.given)}")
 
     with contextlib.ExitStack() as stack:
-        if isinstance(hardware, Slurm) and not asked.print:
-            folder = [w for w in asked.settings if w.startswith("results=")]
-            stack.enter_context(held(compose(folder).results.resolve() / "submit", wait=True))
-        experiments = cells_asked(asked, known)
+        if cells and isinstance(hardware, Slurm) and not only_print:
+            stack.enter_context(held(cells[0].config.results.resolve() / "submit", wait=True))
         _, failed = submit(
             ((name, with_states(once(own), asked.stale)) for name, own in experiments.items()),
             hardware,
             None if asked.yes else UNASKED_H,
-            only_print=asked.print,
+            only_print=only_print,
             sent=sent,
             anyway=None if asked.anyway else "--anyway",
             words=[*asked.words, *asked.given],

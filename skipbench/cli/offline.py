@@ -8,14 +8,14 @@ from skipbench.config.compose import compose
 from skipbench.config.extensions import load, registered
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.last_loaded import LastLoaded
+from skipbench.experiments.set_search import search_or_check
 
 CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 
 
 def run_search(asked: Search) -> None:
     """Searches on development prompts; `method.skip=stored` then means the best set."""
-    from skipbench.bench.skip_search import search_set
-
     config = compose(asked.settings)
     if config.method.skip is None:
         raise SkipbenchError(
@@ -25,7 +25,9 @@ def run_search(asked: Search) -> None:
         raise SkipbenchError(
             f"search.on={config.search.on} is for the cells of an experiment; here use dataset="
         )
-    best = search_set(config, store=True)
+    best = search_or_check(config, True, LastLoaded())
+    if best is None:  # a dry run
+        return
     detail = ", ".join(f"{k} {v:.3g}" for k, v in best.detail.items())
     show(f"best of the search: {best.skip or '(nothing skipped)'}\n{detail}")
 
@@ -33,6 +35,8 @@ def run_search(asked: Search) -> None:
 def run_profile(asked: Profile) -> None:
     """Measures and prints sub-layer latencies; keeps the model of them for KnapSpec and TPT."""
     config = compose(asked.settings)
+    if config.dry_run:
+        raise SkipbenchError("profile takes no dry_run=: all that it does is measure")
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
     from skipbench.profile.latency import latency_path, points_to_measure, profile

@@ -16,6 +16,7 @@ from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import fill_skip_set
 from skipbench.experiments.row import run_rows
+from skipbench.experiments.set_search import search_or_check
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, Comparison, conclude
 from skipbench.runs.cell import Cell
@@ -99,8 +100,10 @@ def run_ranked(cells: Sequence[Cell], minutes: float | None) -> None:
     run_rows(now, load, deadline)
     for cell in (cell for cell, searches in zip(able, later, strict=True) if searches):
         try:
-            _search(cell, load, deadline)
-            run_rows([cell], load, deadline)
+            if time.monotonic() > deadline:
+                raise NotHereError("no time is left of minutes= for its search")
+            if search_or_check(cell.config, True, load) is not None:
+                run_rows([cell], load, deadline)
         except Exception as error:  # kept; the other methods do not depend on it
             cell.error = error
     states = [cell.run.status.state for cell in able if cell.run is not None]
@@ -117,16 +120,6 @@ def _searches(cell: Cell) -> bool:
     except NotHereError:
         return cell.config.method.skip == "stored"
     return False
-
-
-def _search(cell: Cell, load: LastLoaded, deadline: float) -> None:
-    from skipbench.bench.skip_search import search_set
-
-    if cell.config.dry_run:
-        raise NotHereError(f"a search of {cell.config.search.iterations} sets comes first")
-    if time.monotonic() > deadline:
-        raise NotHereError("no time is left of minutes= for its search")
-    search_set(cell.config, True, load)
 
 
 def ranking(cells: Sequence[Cell]) -> Comparison:

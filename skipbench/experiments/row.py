@@ -25,6 +25,9 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import set_aside
 from skipbench.scoring.scorers import waits_for_score
 
+OF_ORIGIN = ("engine", "engine_asked", "dtype", "sparsity", "device")
+"""What a line for machines says of where a cell ran."""
+
 
 def run_rows(
     cells: Sequence[Cell],
@@ -158,19 +161,11 @@ def show_run(run: Run, columns: Sequence[str] = ()) -> None:
     if run.metrics is None:
         say(f"{run.folder}: {run.status.error}")
         return
-    head, metrics = header(run), msgspec.to_builtins(run.metrics)
-    engine = {"engine": run.origin.engine, "engine_asked": run.origin.engine_asked}
-    record = {"folder": str(run.folder), "label": run.label, **head, **engine, "metrics": metrics}
+    names = {kind: getattr(run, kind) for kind in ("label", "model", "method", "dataset")}
+    origin = {key: getattr(run.origin, key) for key in OF_ORIGIN}
+    origin["threads"] = run.setting("engine.threads")
+    metrics = {"metrics": msgspec.to_builtins(run.metrics)}
+    record = {"folder": str(run.folder), **names, **origin, **metrics}
     show_result(record, lambda: for_terminal(run_table(run, *([columns] if columns else []))))
     if run.folder and waits_for_score(run.setting("dataset.scorer"), run.metrics):
         say(to_score(run.folder))
-
-
-def header(run: Run) -> dict[str, str]:
-    """The head of a cell's table; an engine in place of another one comes first."""
-    origin = run.origin
-    named: dict[str, str | None] = {"engine": origin.engines} if origin.engine_asked else {}
-    named |= {"model": run.model, "method": run.method, "dataset": run.dataset}
-    named |= {"engine": origin.engines}
-    named |= {k: getattr(origin, k) for k in ("dtype", "sparsity", "device")}
-    return {k: v for k, v in named.items() if v} | {"threads": str(run.setting("engine.threads"))}

@@ -9,7 +9,7 @@ from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.runs.run import SetSearch
-from skipbench.search.run import best_of_trace, read_trials
+from skipbench.search.run import Trial, best_of_trace, read_trials
 
 
 def search_trace(config: RunConfig) -> Path:
@@ -39,18 +39,26 @@ def ensure_searched(config: RunConfig, load: LastLoaded) -> bool:
         raise SkipbenchError(other)
     if not other and best_of_trace(trace, config.search.iterations) is not None:
         return True
-    if config.dry_run:
-        from skipbench.bench.load import check_model
-        from skipbench.bench.memory import check_memory
-        from skipbench.models.outline import sized
+    own = dataclasses.replace(config, dataset=config.search_dataset)
+    return search_or_check(own, False, load) is not None
 
-        check_model(config.model, config.engine)
-        check_memory(sized(config.model), config.search_dataset, [])
-        sets = config.search.iterations
-        missing = {"folder": str(trace.parent), "search": sets, "state": "missing"}
-        show_result(missing, lambda: f"{trace.parent}: a search of {sets} sets, missing")
-        return False
+
+def search_or_check(config: RunConfig, store: bool, load: LastLoaded) -> Trial | None:
+    """Searches a skip set; a dry run checks and prints what is to be searched. Arguments and errors
+    of `search_set`.
+    """
     from skipbench.bench.skip_search import search_set
 
-    search_set(dataclasses.replace(config, dataset=config.search_dataset), False, load)
-    return True
+    if not config.dry_run:
+        return search_set(config, store, load)
+    from skipbench.bench.load import check_model
+    from skipbench.bench.memory import check_memory
+    from skipbench.models.outline import sized
+
+    check_model(config.model, config.engine)
+    check_memory(sized(config.model), config.dataset, [])
+    dataset, sets = config.dataset.for_search(config.limit), config.search.iterations
+    folder, _ = search_folder(dataclasses.replace(config, dataset=dataset))
+    missing = {"folder": str(folder), "search": sets, "state": "missing"}
+    show_result(missing, lambda: f"{folder}: a search of {sets} sets, missing")
+    return None

@@ -19,9 +19,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig
 
-from skipbench.config.compose import hydra_errors, to_run_config, use_config_dir
+from skipbench.config.compose import compose_cells, hydra_errors, to_run_config, use_config_dir
 from skipbench.config.hardware import Slurm
 from skipbench.config.nodes import unreadable
 from skipbench.console import is_json, out
@@ -29,7 +29,7 @@ from skipbench.draft_plan import VARIANTS
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import check_filter, plan
 from skipbench.experiments.plan import once, scale_of
-from skipbench.experiments.row import run_cell
+from skipbench.experiments.row import run_cell, run_rows
 from skipbench.experiments.table_runs import run_entry
 from skipbench.launch import slurm
 from skipbench.launch.jobs import UNASKED_H
@@ -58,22 +58,6 @@ def job(config: DictConfig) -> float | None:
     return None if metrics is None else metrics.speedup.headline[0]
 
 
-def _cells(
-    loader: ConfigLoader, config: DictConfig | None, points: Sequence[Sequence[str]]
-) -> list[Cell]:
-    """The composed cells of a sweep. Raises SkipbenchError for a wrong override."""
-    cells = list[Cell]()
-    for words in points:
-        assert config is not None
-        with hydra_errors(words):
-            node = loader.load_sweep_config(config, [*words])
-            with read_write(node), open_dict(node):
-                del node["hydra"]  # its own settings
-            cells.append(Cell(to_run_config(node)))
-        cells[-1].name = cells[-1].config.label or cells[-1].name
-    return cells
-
-
 class SlurmLauncher(BasicLauncher):
     """`-m hydra/launcher=slurm`: submits the cells that are not done, and waits for their jobs."""
 
@@ -92,8 +76,7 @@ class SlurmLauncher(BasicLauncher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        assert self.hydra_context is not None
-        cells = _cells(self.hydra_context.config_loader, self.config, job_overrides)
+        cells = [Cell(config) for config in compose_cells(job_overrides)]
         if any(cell.config.dry_run for cell in cells):
             return super().launch(job_overrides, initial_job_idx)
         hardware = cells[0].config.hardware
@@ -108,17 +91,15 @@ class SlurmLauncher(BasicLauncher):
             own = [(NAME, with_states(cells))]
             jobs, _ = submit(own, hardware, self.allowed_h, confirm, anyway=self.anyway)
         slurm.wait(jobs, POLL_S)
-        returns = list[JobReturn]()
-        for cell in cells:
-            done = JobReturn(status=JobStatus.COMPLETED)
-            try:
-                run = run_entry(cell)
-                if run.metrics is None:
-                    raise SkipbenchError(run_state(cell.folder, None).reason or str(run.reason))
-                done.return_value = run.metrics.speedup.headline[0]
-            except SkipbenchError as error:
+        returns = [JobReturn(status=JobStatus.COMPLETED) for _ in cells]
+        run_rows(cells, only_check=True)
+        for cell, done in zip(cells, returns, strict=True):
+            if cell.run and cell.run.has(cell.config.limit):
+                done.return_value = cell.run.speedup
+            else:
+                reason = run_state(cell.folder, None).reason if cell.filled else None
+                error = cell.error or SkipbenchError(reason or str(run_entry(cell).reason))
                 done.status, done.return_value = JobStatus.FAILED, error
-            returns.append(done)
         return returns
 
 
@@ -146,7 +127,7 @@ class ExperimentSweeper(BasicSweeper):
             text = f"experiment={','.join(names)} has no cell with {' '.join(others)}"
             raise SkipbenchError(text)
         batch = [[*p, f"label='{label}'"] for p, label in zip(points, labels(points), strict=True)]
-        cells = _cells(loader, self.config, batch)
+        cells = [Cell(config) for config in compose_cells(batch)]
         elsewhere = type(self.launcher).__name__ != BasicLauncher.__name__
         if elsewhere and not any(cell.config.dry_run for cell in cells):
             returns = self.launcher.launch(batch, initial_job_idx=0)

@@ -16,7 +16,7 @@ from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import header, run_cell
+from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.models.sparsity import Pattern, kept, linears, parse_sparsity, prune
@@ -135,7 +135,7 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
     state = read_run(resolve_cell(config).folder)
     assert state.measured.lossless.identical == 1
     assert len(str(state.provenance.calibration_sha256)) == 64
-    assert header(state)["sparsity"] == "wanda-4:8"
+    assert state.origin.sparsity == "wanda-4:8"
 
 
 @pytest.mark.parametrize(
