@@ -121,6 +121,8 @@ def test_more_prompts_are_decoded_after_those_that_are_there_and_fewer_are_their
     run_rows([more := cells(tmp_path, ["swift"], 5)[0]], LOAD)
     assert more.folder == few.folder and more.run and more.run.measured.samples == 5
     assert len(turns_of(swift)) == 5
+    run_rows([at_once := cells(tmp_path / "whole", ["swift"], 5)[0]], LOAD)
+    assert decided(more) == decided(at_once)  # it learns on where it ended
 
 
 def test_a_fresh_run_reads_its_dataset_once(
