@@ -157,7 +157,7 @@ def _requests(run: Run) -> Iterator[dict[str, Any]]:
             apart = {part: "not kept" for part in own.served.apart}
             asked = {"messages": texts.messages}
             said = {"message": {"role": "assistant", "content": said["text"], **apart}}
-        choice = {**said, "token_ids": own.tokens, "finish_reason": own.served.reason}
+        choice = {**said, "token_ids": own.tokens or None, "finish_reason": own.served.reason}
         response = {"choices": [choice], "usage": own.served.usage}
         yield {"id": turn.id, "request": asked | how, "response": response}
 

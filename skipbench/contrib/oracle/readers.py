@@ -105,7 +105,7 @@ def own(record: Fields) -> Iterator[dict[str, Any]]:
 
 def openai(record: Fields) -> Iterator[dict[str, Any]]:
     """Chats and completions of OpenAI's API, as vLLM, SGLang and llama.cpp serve them, beside their
-    request: `bench`'s records are such.
+    request.
     """
     response = mapping(record.get("response")) or record
     request = mapping(record.get("request")) or {k: v for k, v in record.items() if k in READ}

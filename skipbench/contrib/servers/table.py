@@ -113,9 +113,9 @@ def sentence(run: Run) -> str:
     if found.e2e is None:
         words = f"{run.method} has no prompt that both it and {run.over} have answered"
     elif judged(run):
-        words += f"; {same.identical} of {of} answers are the model's own"
-        words += f", {same.ties} by a tie" * bool(same.ties)
-        words += f", {same.diverged} are wrong" * bool(same.diverged)
+        kinds = {"by a tie": same.ties, "wrong": same.diverged, "not checked": same.unchecked}
+        parts = [f"{same.identical} of {of} answers are the model's own"]
+        words += f"; {', '.join(parts + [f'{n} {kind}' for kind, n in kinds.items() if n])}"
     elif of:
         words += f"; {others} of {of} answers differ" if others else "; the same answers"
     clients: int = run.setting("concurrency")

@@ -49,7 +49,7 @@ def test_a_run_whose_prompts_are_not_there(tmp_path: Path) -> None:
     run_cell(compose(["method=vanilla", *small]))
     write_bundle(tmp_path / "bundle", tmp_path)
     (folder,) = run_folders(tmp_path / "bundle")
-    with pytest.raises(SkipbenchError, match=r"has no completions\.jsonl.*give the folder of the"):
+    with pytest.raises(SkipbenchError, match=r"has no texts\.jsonl.*give the folder of the"):
         package.verify(folder, model())
 
 

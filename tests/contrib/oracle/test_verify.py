@@ -28,6 +28,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.language_model import LanguageModel
 from skipbench.lm.model import LM
+from skipbench.runs.reading import run_folders
 
 TEXT = TEXTS[0]
 assert_lossless = pytest_plugin.assert_lossless
@@ -228,7 +229,7 @@ def test_both_turns_of_a_run_are_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(turns))
     small = [f"dataset.path={path}", "dataset.max_new_tokens=6", f"results={tmp_path}"]
     run_cell(compose(["dataset=specbench", "dataset.prompt=spec-bench", "method=vanilla", *small]))
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = run_folders(tmp_path)
     assert package.verify(folder, "tiny").counts == {"identical": 2}
 
 

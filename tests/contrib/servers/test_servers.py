@@ -54,7 +54,8 @@ def bench(folder: Path, *words: str) -> tuple[list[Answer], str]:
     """The answers and the table of a bench."""
     main(["bench", *words, f"results={folder}"])
     (row,) = (folder / "runs").iterdir()
-    said = {index: one.messages[-1]["content"] for index, one in read_texts(row / "A").items()}
+    texts = read_texts(row / "A").items()
+    said = {n: one.messages[-1]["content"] if one.messages else one.prompt for n, one in texts}
     answers = [
         Answer(name, turn.id, said[turn.index], arm, arm.served)
         for turn in row_turns(row)
@@ -275,7 +276,7 @@ def test_verdicts_and_failures_are_told_apart() -> None:
     runs = row_of(A=a, B=[replace(a[0], lossless="identical"), *a[1:]])
     own = [run.measured.lossless for run in runs]
     assert own == [Lossless(ties=7, diverged=1), Lossless(identical=1, ties=6, diverged=1)]
-    said = "1 of 8 answers are the model's own, 6 by a tie, 1 are wrong"
+    said = "1 of 8 answers are the model's own, 6 by a tie, 1 wrong"
     assert sentence(runs[1]) == f"B is 1.00 times as fast as A [1.00, 1.00]; {said}"
     lost = replace(load.FAILED, error="no")
     failed = row_of(A=a[:1], B=[lost])[1]
