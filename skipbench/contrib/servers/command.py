@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from skipbench.config.run_config import RunConfig
     from skipbench.contrib.servers.about import Addressed
     from skipbench.data.rows import Example
-    from skipbench.runs.run import Run
 
 MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
@@ -46,10 +46,12 @@ def run_bench(asked: Bench) -> None:
     and in a sentence how fast each server is. Exits with 1 where one has answered nothing.
     """
     from skipbench.cli.compare import write_table
+    from skipbench.contrib.servers.summary import first_of
     from skipbench.contrib.servers.table import bench_summary, sentence
     from skipbench.report.compared import BASELINE
     from skipbench.report.tables.formats import for_terminal
     from skipbench.report.tables.stored import stored_table
+    from skipbench.runs.run import read_run
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
     config, given = compose(asked.model_settings()), arms_of(asked.words)
@@ -58,16 +60,18 @@ def run_bench(asked: Bench) -> None:
         raise SkipbenchError(f"names={','.join(asked.names)}; wanted {wanted}")
     if BASELINE in asked.names[1:]:
         raise SkipbenchError(f"names={','.join(asked.names)}; {BASELINE} is the first server alone")
-    rows, runs, notes = config.dataset.rows(config.limit), list["Run"](), list[str]()
-    for clients in levels:
-        own, said = measured(asked, config, given, rows, clients)
-        name = str(own[0].id).partition("/")[0]
-        stored = bench_summary(name, own, bounds, said)
+    rows = config.dataset.rows(config.limit)
+    folders = [measured(asked, config, given, rows, clients) for clients in levels]
+    notes = judged(folders, asked)
+    runs = [[first_of(read_run(folder), len(rows)) for folder in row] for row in folders]
+    for row, said in zip(runs, notes, strict=True):
+        name = str(row[0].id).partition("/")[0]
+        stored = bench_summary(name, row, bounds, said)
         write_table(config.results / "tables" / name, stored_table(stored), "", stored=stored)
-        runs, notes = [*runs, *own], [*notes, *said]
-    show(for_terminal(stored_table(bench_summary("bench", runs, bounds, notes))))
-    show("\n".join(["", *(sentence(run) for run in runs if run.arm != run.base)]))
-    if silent := [run.method for run in runs if not run.sound]:
+    every, lines = [*chain(*runs)], [*chain(*notes)]
+    show(for_terminal(stored_table(bench_summary("bench", every, bounds, lines))))
+    show("\n".join(["", *(sentence(run) for run in every if run.arm != run.base)]))
+    if silent := [run.method for run in every if not run.sound]:
         raise SkipbenchError(f"{silent[0]} has answered no request; fresh=true asks again")
 
 
@@ -77,17 +81,11 @@ def measured(
     given: "Sequence[Addressed]",
     rows: "Sequence[Example]",
     clients: int,
-) -> "tuple[list[Run], list[str]]":
-    """Fills the row of this number of clients; returns its arms, over the prompts asked for, and
-    lines on verdicts.
-    """
-    from msgspec.structs import replace
-
+) -> list[Path]:
+    """Fills the row of this number of clients; returns the folders of its arms."""
     from skipbench.contrib.servers.about import FIRST, introduced
-    from skipbench.contrib.servers.load import Load, ServerArm
+    from skipbench.contrib.servers.load import Load
     from skipbench.contrib.servers.records import measuring, opened
-    from skipbench.contrib.servers.summary import summarised
-    from skipbench.runs.run import read_run
     from skipbench.runs.store import row_turns
 
     body, node, seed = body_of(config), config.dataset.node, config.seed
@@ -96,21 +94,18 @@ def measured(
     settings |= {"concurrency": clients, "seed": seed, "timeout": asked.timeout}
     settings["servers"] = [[url, extra] for url, extra, _ in given]
     with opened(config.results, settings, config.fresh) as row:
-        servers, keys = introduced(row, given, asked.names), (key for *_, key in given)
-        arms = [ServerArm(*one, key) for one, key in zip(servers.items(), keys, strict=True)]
+        servers = introduced(row, given, asked.names)
+        keys = {name: key for name, (*_, key) in zip(servers, given, strict=True)}
         chat = "template" if node["chat"] == "auto" else str(node["chat"])
-        load = Load(row, arms, rows, clients, body, chat, seed, asked.timeout)
-        done, all_ = len(row_turns(row)) * len(arms), len(rows) * len(arms)
+        load = Load(row, servers, keys, rows, clients, body, chat, seed, asked.timeout)
+        done, all_ = len(row_turns(row)) * len(servers), len(rows) * len(servers)
         command = ["bench", *asked.words, *asked.given]
-        with measuring(row, servers, rows, config.limit, asked.machine, command):
-            with progress(f"{clients} in flight", all_, done) as advance:
-                load.measure(advance)
-            notes = judged(row, servers, asked)
-        runs = list["Run"]()
-        for run in (read_run(row / letter) for letter in servers):
-            asked_for = replace(run, kept=[turn for turn in run.turns if turn.index < len(rows)])
-            runs.append(replace(asked_for, metrics=summarised(asked_for)))
-    return runs, notes
+        with (
+            measuring(row, servers, rows, config.limit, asked.machine, command),
+            progress(f"{clients} in flight", all_, done) as advance,
+        ):
+            load.measure(advance)
+    return [row / name for name in servers]
 
 
 def body_of(config: "RunConfig") -> dict[str, Any]:
@@ -173,25 +168,32 @@ def key_of(url: str, words: str) -> str:
     return key
 
 
-def judged(row: Path, letters: Iterable[str], asked: Bench) -> list[str]:
-    """Writes the oracle's verdicts on the answers, if a checkpoint was named; returns lines on each
-    server's.
+def judged(rows: Sequence[Sequence[Path]], asked: Bench) -> list[list[str]]:
+    """Writes the oracle's verdicts on the answers in these rows of folders, if a checkpoint was
+    named; returns lines on each row.
     """
     if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
-        return []
+        return [[] for _ in rows]
     from skipbench.contrib.oracle.api import verify
     from skipbench.contrib.oracle.report import report
+    from skipbench.contrib.servers.records import write_metrics
     from skipbench.contrib.servers.table import SHOWN
     from skipbench.language_model import load_settings
+    from skipbench.runs.lock import held
     from skipbench.runs.store import judge
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
-    notes = list[str]()
-    for letter in letters:
-        result = verify(row / letter, model)
-        kinds: list[Any] = [verdict.kind for verdict in result.verdicts]
-        judge(row / letter, ["diverged" if kind == "wrong" else kind for kind in kinds])
-        found = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
-        notes += [f"{letter}: {line}." for line in re.sub(r"\n +", "; ", found).splitlines()]
+    notes = list[list[str]]()
+    for row in rows:
+        notes.append([])
+        with held(row[0]):
+            for folder in row:
+                result = verify(folder, model)
+                kinds: list[Any] = [verdict.kind for verdict in result.verdicts]
+                judge(folder, ["diverged" if kind == "wrong" else kind for kind in kinds])
+                text = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
+                lines = re.sub(r"\n +", "; ", text).splitlines()
+                notes[-1] += [f"{folder.name}: {line}." for line in lines]
+            write_metrics(row)
     return notes

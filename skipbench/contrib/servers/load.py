@@ -4,7 +4,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from skipbench.contrib.servers.about import Server
+from skipbench.contrib.servers.about import FIRST, Server
 from skipbench.contrib.servers.client import Fault, ask, fetch
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
@@ -28,24 +30,6 @@ PAUSE_S = 0.5  # before the second try, and so much more before each later one
 WARM = 2  # requests that do not count, before an arm's first turn with one client
 BLOCK = 2  # prompts of a turn per client, where there are several
 FAILED = Arm([], [], Seconds(0.0, 0.0, 0.0, 0.0, 0.0), "failed", lossless="failed")
-
-
-@dataclass
-class ServerArm:
-    """A server, its letter and key, and whether its counters are of use and it has answered."""
-
-    name: str
-    server: Server
-    key: str = field(default="", repr=False)
-    counts: bool = True
-    warm: bool = False
-
-    def counters(self) -> DraftCounts | None:
-        """Of its drafts, where it has such and its answers do not tell."""
-        try:
-            return counters(fetch(self.server.url, "/metrics", self.key)) if self.counts else None
-        except Fault:
-            return None
 
 
 @dataclass
@@ -69,6 +53,7 @@ class Load:
     """What is measured, and the row that its turns are added to.
 
     Attributes:
+        servers: by letter, with their `keys`.
         clients: requests in flight.
         body: fields of all requests.
         chat: the form of prompts: `none` and `vicuna`, texts; `template`, messages.
@@ -77,13 +62,16 @@ class Load:
     """
 
     row: Path
-    arms: Sequence[ServerArm]
+    servers: Mapping[str, Server]
+    keys: Mapping[str, str] = field(repr=False)
     rows: Sequence[Example]
     clients: int
     body: Mapping[str, Any]
     chat: str
     seed: int
     timeout_s: float
+    warm: set[str] = field(default_factory=set)
+    telling: set[str] = field(default_factory=set)  # whose answers count verifications
 
     def measure(self, advance: Callable[[str], None]) -> None:
         """Asks every arm the prompts without a turn. Later turns of a conversation go on after the
@@ -91,11 +79,10 @@ class Load:
         """
         from skipbench.bench.turns import arm_order  # with torch, which takes seconds
 
-        arms, rows = {arm.name: arm for arm in self.arms}, {row.id: row for row in self.rows}
-        first, *others = arms
+        rows, (first, *others) = {row.id: row for row in self.rows}, self.servers
         there, texts = {turn.id: turn for turn in row_turns(self.row)}, read_texts(self.row / first)
         sound = [turn for turn in there.values() if turn.arms[first].finish != "failed"]
-        said = {turn.id: texts[turn.index].arms[first] for turn in sound}
+        said = {turn.id: texts[turn.index].arms[first] for turn in sound if turn.index in texts}
         before, number, started = dict[str, list[Example]](), count(), time.time()
         for row in self.rows:
             before[row.id] = [*before[row.after], rows[row.after]] if row.after else []
@@ -107,14 +94,14 @@ class Load:
                 missing = [row for row in block if row.id not in there]
                 jobs = dict[str, list[Job]]()
                 for name in (first if name == VANILLA else name for name in order):
-                    jobs[name] = [self._job(arms[name], r, before[r.id], said) for r in missing]
-                    self._turn(arms[name], jobs[name], advance)
+                    jobs[name] = [self._job(name, r, before[r.id], said) for r in missing]
+                    self._turn(name, jobs[name], advance)
                 said |= {job.row.id: job.text for job in jobs[first] if not job.error}
                 for turn in zip(*jobs.values(), strict=True):
                     self._store(dict(zip(jobs, turn, strict=True)), f"{started:.0f}/{at}")
 
     def _job(
-        self, arm: ServerArm, row: Example, before: Sequence[Example], said: Mapping[str, str]
+        self, name: str, row: Example, before: Sequence[Example], said: Mapping[str, str]
     ) -> Job:
         """A request before it is sent; `said`: the first arm's answers."""
         lost = [turn.id for turn in before if turn.id not in said]
@@ -124,8 +111,9 @@ class Load:
             last = row.messages or [{"role": "user", "content": row.prompt}]
             asked = {"messages": as_messages(turns, last)}
         seed = {"seed": self.seed + self.rows.index(row)} if self.body["temperature"] else {}
-        request = {"model": arm.server.model, **asked, **self.body, **seed, **arm.server.extra}
-        return Job(row, request, f"no answer of {self.arms[0].name} to {lost[0]}" if lost else "")
+        server = self.servers[name]
+        request = {"model": server.model, **asked, **self.body, **seed, **server.extra}
+        return Job(row, request, f"no answer of {FIRST} to {lost[0]}" if lost else "")
 
     def _store(self, jobs: Mapping[str, Job], block: str) -> None:
         """Stores a turn. With several clients the answers of a block wait for each other: it is one
@@ -149,30 +137,36 @@ class Load:
         said = {name: one.text for name, one in jobs.items()}
         append_turn(self.row, turn, Texts(index, row.id, prompt, row.reference, said, messages))
 
-    def _turn(self, arm: ServerArm, jobs: Sequence[Job], advance: Callable[[str], None]) -> None:
-        """An arm's turn on a block."""
-        if jobs and self.clients == 1 and not arm.warm:
+    def _turn(self, name: str, jobs: Sequence[Job], advance: Callable[[str], None]) -> None:
+        """A server's turn on a block."""
+        if jobs and self.clients == 1 and name not in self.warm:
             for job in islice(fillers(jobs), WARM):
-                self._ask(arm, job)
-            arm.warm = True
-        before = arm.counters() if jobs else None
-        loop = closed_loop(jobs, self.clients, lambda job: self._ask(arm, job))
-        for at, job in enumerate(loop, 1):
-            told = job.answer.served and job.answer.served.told
-            arm.counts = arm.counts and getattr(told, "steps", None) is None
+                self._ask(name, job)
+            self.warm.add(name)
+        before = self._counters(name) if jobs else None
+        for at, job in enumerate(closed_loop(jobs, self.clients, partial(self._ask, name)), 1):
+            if job.answer.served and job.answer.served.told:
+                self.telling |= {name} if job.answer.served.told.steps is not None else set()
             if before and at == len(jobs):
-                job.note(counted=since(before, arm.counters()))
+                job.note(counted=since(before, self._counters(name)))
             advance(job.error)
 
-    def _ask(self, arm: ServerArm, job: Job) -> None:
+    def _counters(self, name: str) -> DraftCounts | None:
+        """Of a server's drafts, where it has such and its answers do not tell."""
+        with suppress(Fault):
+            page = self.servers[name].url, "/metrics", self.keys[name]
+            return None if name in self.telling else counters(fetch(*page))
+        return None
+
+    def _ask(self, name: str, job: Job) -> None:
         """Asks until there is an answer, or no other try can help. Raises SkipbenchError for a
         server that stays away.
         """
         begun, wait_s, tries, faults = time.monotonic(), 0.0, 0, list[str]()
-        url = arm.server.url
+        url, key = self.servers[name].url, self.keys[name]
         while not job.error:
             try:
-                job.answer, job.text = ask(url, job.request, self.timeout_s, arm.key)
+                job.answer, job.text = ask(url, job.request, self.timeout_s, key)
                 break
             except Fault as fault:
                 faults += [text] if faults[-1:] != [text := str(fault)] else []

@@ -1,6 +1,6 @@
 """The row of a bench, whose arms are the servers A, B, ...: its files beside its turns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -87,7 +87,11 @@ def measuring(
     except BaseException as stop:
         tell("interrupted", str(stop) or "the same command goes on")
         raise
-    for letter in servers:
-        metrics = summarised(read_run(row / letter))
-        write_json(row / letter / "metrics.json", to_builtins(metrics))
+    write_metrics(row / letter for letter in servers)
     tell("done")
+
+
+def write_metrics(folders: Iterable[Path]) -> None:
+    """Writes the numbers of servers' turns."""
+    for folder in folders:
+        write_json(folder / "metrics.json", to_builtins(summarised(read_run(folder))))

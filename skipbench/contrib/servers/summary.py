@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from skipbench.contrib.servers.told import FIELDS
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import paired_ratio_interval
@@ -30,6 +32,12 @@ def summarised(run: Run) -> Metrics:
         **rates(own),
         vanilla=base if run.arm != run.base else None,
     )
+
+
+def first_of(run: Run, prompts: int) -> Run:
+    """A server's run over the first prompts of its dataset."""
+    kept = replace(run, kept=[turn for turn in run.turns if turn.index < prompts])
+    return replace(kept, metrics=summarised(kept))
 
 
 def lossless(run: Run, both: Sequence[Turn]) -> Lossless:
