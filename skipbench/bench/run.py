@@ -14,7 +14,6 @@ from skipbench.bench.arm import ArmRunner
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import longest
 from skipbench.bench.prompts import Prompt, eos_ids
-from skipbench.config.catalog import known_hardware
 from skipbench.config.run_config import RunConfig
 from skipbench.console import log_to, note, say, say_replaced, working
 from skipbench.data.chat import pin_day
@@ -25,7 +24,7 @@ from skipbench.lm.model import LM
 from skipbench.metrics.summary import measured
 from skipbench.profile.latency import latency_path
 from skipbench.profile.latency import measured as measured_prices
-from skipbench.profile.roofline import bandwidth, device_name, roofline_s_per_token
+from skipbench.profile.roofline import device_name
 from skipbench.runs.cell import Cell
 from skipbench.runs.fingerprint import compare_identity, fingerprints
 from skipbench.runs.gpu import gpu
@@ -160,15 +159,9 @@ def _provenance(lm: LM, config: RunConfig, rows: list[Example]) -> Provenance:
 
 def _metrics(runner: ArmRunner) -> Metrics:
     lm, turns = runner.lm, runner.turns
-    rate = bandwidth(lm.output_device, lm.weight_bytes, known_hardware())
-
-    def floor_s(context: int) -> float | None:
-        return roofline_s_per_token(lm, context, rate)
-
-    parts, peak = runner.prices.model, runner.peak_bytes or None
-    metrics = measured(turns, runner.name, lm.layers, parts, floor_s, peak)
-    if runner.method.variant and (copied := lm.engine.variant_bytes()):
-        metrics = replace(metrics, variant_bytes=copied)
+    copied, peak = lm.engine.variant_bytes() if runner.method.variant else 0, runner.peak_bytes
+    metrics = measured(turns, runner.name, lm.layers, runner.prices.model)
+    metrics = replace(metrics, peak_memory_bytes=peak or None, variant_bytes=copied or None)
     if (scorer := runner.config.dataset.scorer) in CORPUS_SCORERS:
         metrics = corpus_scored(scorer, metrics, turns, runner.name, runner.store.texts())
     return metrics

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from skipbench.metrics.acceptance import mean, over
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.runs.measures import Estimate, Estimators
-from skipbench.runs.record import Arm, Turn
+from skipbench.runs.record import VANILLA, Arm, Turn
 
 
-def estimators(sound: Sequence[Turn], base: str, arm: str) -> Estimators:
-    """Each paper's speedup of an arm over `base`, of turns that did not fail."""
+def estimators(sound: Sequence[Turn], arm: str) -> Estimators:
+    """Each paper's speedup of an arm, of turns that did not fail."""
     turns, questions = [[turn] for turn in sound], dict[str, list[Turn]]()
     for turn in sound:
         questions.setdefault(turn.unit, []).append(turn)
     return Estimators(
-        swift=_estimate(turns, base, arm),
-        self_sd=_estimate(turns, base, arm, s_per_token=True),
-        knapspec=_estimate(turns, base, arm, eos=False),
-        clasp=_estimate([*questions.values()], base, arm),
+        swift=_estimate(turns, arm),
+        self_sd=_estimate(turns, arm, s_per_token=True),
+        knapspec=_estimate(turns, arm, eos=False),
+        clasp=_estimate([*questions.values()], arm),
     )
 
 
@@ -32,16 +32,12 @@ def _rate(arms: Sequence[Arm], s_per_token: bool, eos: bool) -> float | None:
 
 
 def _estimate(
-    questions: Sequence[Sequence[Turn]],
-    base: str,
-    arm: str,
-    s_per_token: bool = False,
-    eos: bool = True,
+    questions: Sequence[Sequence[Turn]], arm: str, s_per_token: bool = False, eos: bool = True
 ) -> Estimate:
     """The ratio of the arms' mean tokens/s, or s/token, and its interval by the delta method."""
     pairs = list[tuple[float, float]]()
     for turns in questions:
-        vanilla = _rate([turn.arms[base] for turn in turns], s_per_token, eos)
+        vanilla = _rate([turn.arms[VANILLA] for turn in turns], s_per_token, eos)
         method = _rate([turn.arms[arm] for turn in turns], s_per_token, eos)
         if vanilla is not None and method is not None:
             pairs.append((vanilla, method))
@@ -51,12 +47,8 @@ def _estimate(
     speedup, sign = (vanilla / method, -1) if s_per_token else (method / vanilla, 1)
     interval = None
     influence = [sign * (m / method - v / vanilla) for v, m in pairs]
-    # a prompt of thousands; vanilla over itself has none
-    with contextlib.suppress(OverflowError, ValueError):
-        interval = (
-            None
-            if arm == base
-            else paired_ratio_interval([speedup * math.exp(x) for x in influence])[1]
-        )
+    if arm != VANILLA:
+        with contextlib.suppress(OverflowError, ValueError):  # a prompt of thousands
+            interval = paired_ratio_interval([speedup * math.exp(x) for x in influence])[1]
     rate = over(1, method) if s_per_token else method
     return Estimate(speedup=speedup, ci95=interval, tokens_per_s=rate)

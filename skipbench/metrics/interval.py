@@ -13,7 +13,9 @@ def paired_ratio_interval(ratios: Sequence[float]) -> tuple[float, Interval | No
     process: Student's t on the logarithms. None below `FEWEST` ratios. Raises ValueError for no
     ratio, or one that is not positive and finite.
     """
-    logs = _logs(ratios)
+    if not ratios or not all(math.isfinite(r) and r > 0 for r in ratios):
+        raise ValueError(f"need positive finite ratios, got {list(ratios)}")
+    logs = [math.log(r) for r in ratios]
     center = math.fsum(logs) / len(logs)
     if len(logs) < FEWEST:
         return math.exp(center), None
@@ -43,15 +45,3 @@ def ends_of(center: float, half: float) -> Interval | None:
         return math.exp(center - half), math.exp(center + half)
     except OverflowError:  # ratios a hundred orders of magnitude apart
         return None
-
-
-def geometric(ratios: Sequence[float]) -> float:
-    """Geometric mean. Raises ValueError for no ratio, or one that is not positive and finite."""
-    logs = _logs(ratios)
-    return math.exp(math.fsum(logs) / len(logs))
-
-
-def _logs(ratios: Sequence[float]) -> list[float]:
-    if not ratios or not all(math.isfinite(r) and r > 0 for r in ratios):
-        raise ValueError(f"need positive finite ratios, got {list(ratios)}")
-    return [math.log(r) for r in ratios]

@@ -20,7 +20,6 @@ class Standing(msgspec.Struct, frozen=True):
     interval: Interval | None  # of `ratio`; None for the fastest, and below `FEWEST` questions
     tied: bool  # the fastest, or as fast within the noise; False below `FEWEST` questions
     faster: bool  # than vanilla, beyond the noise
-    questions: int  # that all methods of the row have
 
 
 def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:
@@ -58,7 +57,6 @@ def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()
                 interval=ends_of(behind, half(i, best)) if known and i != best else None,
                 tied=judged and behind + half(i, best) >= 0,
                 faster=judged and all(means[i] - means[v] > half(i, v) for v in base),
-                questions=n,
             )
         )
     return found

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from msgspec import convert
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics import acceptance
@@ -32,23 +32,14 @@ def summarise(
     arm: str,
     layers: int,
     pass_s: PassSeconds | None = None,
-    roofline_s_per_token: float | None = None,
-    peak_memory_bytes: int | None = None,
-    base: str = VANILLA,
 ) -> Metrics:
-    """`metrics.json` of an arm, whose failed turns count in `lossless.failed` alone.
+    """`metrics.json` of an arm, whose failed turns count in `lossless.failed` alone. Raises
+    SkipbenchError for a skip set that does not fit a model of `layers` layers.
 
-    Args:
-        layers: layers of the target model.
-        pass_s: for `tpt`.
-        roofline_s_per_token: minimum time of a forward on one token by memory bandwidth.
-        peak_memory_bytes: passed through.
-        base: the arm that speedups are over.
-
-    Raises SkipbenchError for a skip set that does not fit a model of `layers` layers.
+    `pass_s` is for `tpt`.
     """
     sound = [turn for turn in turns if turn.arms[arm].lossless != "failed"]
-    arms, vanilla = ([turn.arms[name] for turn in sound] for name in (arm, base))
+    arms, vanilla = ([turn.arms[name] for turn in sound] for name in (arm, VANILLA))
     rounds = [r for one in arms for r in one.rounds]
     labels = Counter(str(turn.arms[arm].lossless) for turn in turns)
     phases = Seconds.__struct_fields__ if sound else ()
@@ -60,39 +51,26 @@ def summarise(
         **_speeds(arms),
         tpt=acceptance.tokens_per_time(arms, rounds, layers, pass_s),
         expected_speedup=acceptance.expected_speedup(arms, rounds, layers, _s_per_token(vanilla)),
-        speedup=_speedup(sound, base, arm),
-        estimators=estimators(sound, base, arm),
+        speedup=_speedup(sound, arm),
+        estimators=estimators(sound, arm),
         seconds=measures.PhaseSeconds(**seconds),
         lossless=measures.Lossless(ties=labels.pop("tie", 0), **labels),
         looped=sum(one.looped for one in arms),
         skipped=_skipped(arms, layers),
         score=score_summary(sound, arm, mean_scores),
         score_equal=all(x == y for x, y in scored) if any(x for x, _ in scored) else None,
-        peak_memory_bytes=peak_memory_bytes,
         setup_s=mean(took for one in arms for took in one.trace.get("setup_s", [])),
-        vanilla=_baseline(sound, base, pass_s, roofline_s_per_token),
+        vanilla=_baseline(sound, pass_s),
     )
 
 
-def measured(
-    turns: Sequence[Turn],
-    arm: str,
-    layers: int,
-    parts: Parts | None,
-    floor_s: Callable[[int], float | None] = lambda context: None,
-    peak_memory_bytes: int | None = None,
-) -> Metrics:
-    """`summarise` with the seconds of the model's parts, at the mean context of the turns.
-
-    Args:
-        floor_s: minimum seconds of a forward on one token at a context.
-    """
+def measured(turns: Sequence[Turn], arm: str, layers: int, parts: Parts | None) -> Metrics:
+    """`summarise` with the seconds of the model's parts, at the mean context of the turns."""
     if parts is None or not turns:
-        return summarise(turns, arm, layers, None, None, peak_memory_bytes)
+        return summarise(turns, arm, layers)
     lengths = (turn.prompt_tokens + len(turn.arms[VANILLA].tokens) / 2 for turn in turns)
     context, prices = round(fmean(lengths)), Prices(model=parts)
-    pass_s, least_s = partial(prices.pass_s, 1, context), floor_s(context)
-    metrics = summarise(turns, arm, layers, pass_s, least_s, peak_memory_bytes)
+    metrics = summarise(turns, arm, layers, partial(prices.pass_s, 1, context))
     of_parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
     profiled = measures.Profiled(**of_parts, layers=parts.layers)
     baseline = replace(metrics.baseline, profiled=profiled)
@@ -111,11 +89,9 @@ def first_of(run: Run, limit: int | None) -> Run:
     return replace(run, kept=turns, metrics=measured(turns, run.arm, layers, known))
 
 
-def _baseline(
-    sound: Sequence[Turn], base: str, pass_s: PassSeconds | None, floor_s: float | None
-) -> Metrics:
+def _baseline(sound: Sequence[Turn], pass_s: PassSeconds | None) -> Metrics:
     """What vanilla, as fast as itself and without drafts, has of the numbers of `summarise`."""
-    arms = [turn.arms[base] for turn in sound]
+    arms = [turn.arms[VANILLA] for turn in sound]
     s_per_token = _s_per_token(arms)
     decoded = None if s_per_token is None else 1.0
     return Metrics(
@@ -124,9 +100,8 @@ def _baseline(
         **_speeds(arms),
         tpt=over(1, pass_s(None)) if pass_s and s_per_token else None,
         speedup=measures.Speedup(e2e=decoded),
-        estimators=estimators(sound, base, base),
-        score=score_summary(sound, base, mean_scores),
-        roofline_fraction=over(floor_s, s_per_token),
+        estimators=estimators(sound, VANILLA),
+        score=score_summary(sound, VANILLA, mean_scores),
     )
 
 
@@ -148,7 +123,6 @@ def _acceptance(arms: Sequence[Arm], rounds: Sequence[Round], layers: int) -> di
         "M": mean(r.emitted for r in rounds),  # SWIFT B.3
         "alpha": acceptance.alpha(drafted),  # SWIFT B.3
         "alpha_macro": mean(a for a in per_sample if a is not None),
-        "alpha_chain": over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
         "alpha_cond": acceptance.alpha_cond(drafted),  # KnapSpec 2.1
         "tau": mean(r.emitted for r in drafted),  # CLaSp 4
         "tau_draft": mean(r.accepted for r in drafted),
@@ -175,30 +149,12 @@ def _s_per_token(arms: Sequence[Arm]) -> float | None:
     return over(math.fsum(arm.seconds.decode for arm in arms), sum(arm.emitted for arm in arms))
 
 
-def paired_speedups(turns: Sequence[Turn], base: str, arm: str) -> measures.Paired:
+def _speedup(turns: Sequence[Turn], arm: str) -> measures.Speedup:
     """The speedups of an arm with and without the prefill, and their intervals, if any."""
-    whole, decoding = paired(turns, base, arm), paired(turns, base, arm, prefill=False)
+    whole, decoding = (paired(turns, VANILLA, arm, prefill) for prefill in (True, False))
     e2e, ends = paired_ratio_interval([*whole.values()]) if whole else (None, None)
     decoded, ci95 = paired_ratio_interval([*decoding.values()]) if decoding else (None, None)
-    return measures.Paired(e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=whole)
-
-
-def _speedup(sound: Sequence[Turn], base: str, arm: str) -> measures.Speedup:
-    """The papers' aggregations of per-sample rates, over samples in which both arms decoded."""
-    vanilla, method = ([turn.arms[name] for turn in sound] for name in (base, arm))
-    pairs = ((v.s_per_token, m.s_per_token) for v, m in zip(vanilla, method, strict=True))
-    timed = [(v, m) for v, m in pairs if v and m]
-    return measures.Speedup(
-        micro=over(_s_per_token(vanilla), _s_per_token(method)),
-        macro=over(mean(1 / m for _, m in timed), mean(1 / v for v, _ in timed)),  # SWIFT
-        s_per_token=over(mean(v for v, _ in timed), mean(m for _, m in timed)),  # Self-SD
-        end_to_end=over(_end_to_end(method), _end_to_end(vanilla)),
-        **asdict(paired_speedups(sound, base, arm)),
-    )
-
-
-def _end_to_end(arms: Sequence[Arm]) -> float | None:
-    return over(sum(len(arm.tokens) for arm in arms), math.fsum(arm.seconds.total for arm in arms))
+    return measures.Speedup(e2e=e2e, e2e_ci95=ends, paired=decoded, ci95=ci95, by_question=whole)
 
 
 def _s_per_output_token(arms: Sequence[Arm]) -> Percentiles | None:

@@ -38,14 +38,9 @@ def roofline(device: torch.device, dtype: torch.dtype, size_bytes: int, known: K
     facts = known[name] if name is not None else Hardware([])
     flops = facts.flops.get(str(dtype).removeprefix("torch."))
     source = "datasheet" if facts.bandwidth and flops else "measured"
-    rate, flops = bandwidth(device, size_bytes, known), flops or product_flops(device, dtype)
+    rate = facts.bandwidth or read_bandwidth(device, size_bytes)
+    flops = flops or product_flops(device, dtype)
     return Roofline(name or device_name(device), rate, flops, source)
-
-
-def bandwidth(device: torch.device, size_bytes: int, known: Known) -> float:
-    """Bytes/s of a device's memory, as of `roofline`."""
-    name = match(device_name(device), known)
-    return (name and known[name].bandwidth) or read_bandwidth(device, size_bytes)
 
 
 def _fastest(device: torch.device, call: Callable[..., object], *arguments: object) -> float:

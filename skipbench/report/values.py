@@ -10,7 +10,7 @@ import msgspec
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
 from skipbench.report.text import MISSING, figures, number
-from skipbench.runs.measures import Interval, Metrics, Paired, Percentiles
+from skipbench.runs.measures import Interval, Metrics, Percentiles, Speedup
 
 PERCENT = ("bleu", "sentence_bleu")
 Ratio = tuple[float | None, Interval | None]
@@ -38,7 +38,7 @@ def ratio(value: float | None, ends: Interval | None, values: Sequence[float] = 
     return Value(text, {"": value, "low": low, "high": high})
 
 
-def speedup(of: Paired) -> Value:
+def speedup(of: Speedup) -> Value:
     """The headline; of few questions with their values."""
     return ratio(*of.headline, [*(of.by_question or {}).values()])
 

@@ -9,7 +9,7 @@ import msgspec
 Interval = tuple[float, float]
 
 
-class Paired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Speedup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Geometric means over questions of vanilla's seconds per token over the method's."""
 
     e2e: float | None = None  # prefill included
@@ -22,15 +22,6 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def headline(self) -> tuple[float | None, Interval | None]:
         """What is printed as the speedup, and its interval."""
         return self.e2e, self.e2e_ci95
-
-
-class Speedup(Paired, frozen=True, kw_only=True):
-    """Speedups over prompts: the headline, and other aggregations of them."""
-
-    micro: float | None = None
-    macro: float | None = None
-    s_per_token: float | None = None
-    end_to_end: float | None = None  # ratio of all tokens over all seconds, prefill included
 
 
 class ExpectedSpeedup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -153,7 +144,6 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     M: float | None = None
     alpha: float | None = None
     alpha_macro: float | None = None
-    alpha_chain: float | None = None
     alpha_cond: float | None = None
     tau: float | None = None
     tau_draft: float | None = None
@@ -180,7 +170,6 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak_memory_bytes: int | None = None
     setup_s: float | None = None  # per process; None: the method needs none
     variant_bytes: int | None = msgspec.field(default=None, name="int8_bytes")  # for drafts
-    roofline_fraction: float | None = None  # of vanilla
     profiled: Profiled | None = None
     optimisation: Optimisation | None = None
     vanilla: "Metrics | None" = None  # of the same turns, as far as vanilla has such numbers

@@ -50,7 +50,7 @@ def metrics(speedup: float, **more: Any) -> Metrics:
         "estimators": dict.fromkeys(papers(), estimate), "tau": 2.7, "tpt": 30.0,
         "tokens_per_s": 20 * speedup,
         "speedup": {
-            "e2e": speedup, "e2e_ci95": ends, "paired": 8.0, "micro": 9.0,
+            "e2e": speedup, "e2e_ci95": ends, "paired": 8.0,
             "by_question": {str(n): speedup * draw.lognormvariate(0, 0.04) for n in range(8)},
         },
         "expected_speedup": {"paper": speedup + 0.1, "measured_cost": None},

@@ -55,17 +55,15 @@ def turn(
 PASS_S = partial(Prices(model=Parts(2e-4, 0.0, 4e-4, 3e-4, 6)).pass_s, 1, 0)
 
 
-def metrics(
-    turns: list[Turn], pass_s: PassSeconds | None = None, roofline: float | None = None
-) -> Metrics:
-    return summarise(turns, "method", 6, pass_s, roofline, None)
+def metrics(turns: list[Turn], pass_s: PassSeconds | None = None) -> Metrics:
+    return summarise(turns, "method", 6, pass_s)
 
 
 def full() -> Metrics:
     more: dict[str, Any] = {"scores": ({"rouge2": 0.2}, {"rouge2": 0.3})}
     turns = [turn(i, 0.1 + 0.01 * i, trace={"searching": [i < 9]}, **more) for i in range(19)]
     turns += [turn(19, 0.2, lossless="tie"), turn(20, 0.2, lossless="failed")]
-    return metrics(turns, PASS_S, 0.005)
+    return metrics(turns, PASS_S)
 
 
 PARTIAL = {
