@@ -60,17 +60,11 @@ def encode_prompt(
         given = {"tools": tools, "enable_thinking": thinking}
         template = {key: value for key, value in given.items() if value is not None}
         ids = _encoded(tokenizer, prompt, chat, template)  # type: ignore[arg-type]  # no ids
-    limit = lm.max_positions
-    if max_new_tokens >= limit:
-        raise SkipbenchError(
-            f"{max_new_tokens=} leaves no room for a prompt in the model's context of {limit} "
-            "tokens; lower it"
-        )
-    if (most := limit - len(ids)) < max_new_tokens:
+    if (most := lm.max_positions - len(ids)) < max_new_tokens:
         advice = f"lower max_new_tokens to {most} or less" if most > 0 else "shorten the prompt"
         raise SkipbenchError(
-            f"the prompt has {len(ids)} tokens, and with {max_new_tokens=} at most "
-            f"{limit - max_new_tokens} fit into the model's context of {limit}; {advice}"
+            f"the prompt has {len(ids)} tokens, which leaves no room for {max_new_tokens=} in the "
+            f"model's context of {lm.max_positions}; {advice}"
         )
     lm.allocate(-(-(len(ids) + max_new_tokens + SCRATCH_ROWS) // STEP_ROWS) * STEP_ROWS)
     return ids
@@ -106,30 +100,23 @@ def _template(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        forms = ", ".join(Chat)
-        raise SkipbenchError(
-            f"chat={path}; wanted {forms}, or a template's file ({error})"
-        ) from error
+        wanted = f"wanted {', '.join(Chat)}, or a template's file"
+        raise SkipbenchError(f"chat={path}; {wanted} ({error})") from error
 
 
 def _plain(message: Any) -> dict[str, Any]:
     """A message whose content is a text: its parts, one below the other."""
     if not (isinstance(message, Mapping) and {"role", "content"} <= message.keys()):
         raise SkipbenchError(
-            f"a message is {str(message)[:80]!r}; wanted a dict with 'role' (system, user, "
-            "assistant or tool) and 'content', a text"
+            f"a message is {str(message)[:80]!r}; wanted a dict with 'role' and 'content'"
         )
     content = message["content"]
-    if isinstance(content, list):
-        for part in content:
-            if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-                raise SkipbenchError(
-                    f"content has the part {str(part)[:80]!r}; wanted texts, as in "
-                    "{'type': 'text', 'text': ...}"
-                )
-        content = "\n".join(part["text"] for part in content)
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        texts = [part.get("text") for part in content]
+        content = "\n".join(texts) if all(isinstance(text, str) for text in texts) else content
     if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        raise SkipbenchError(f"content={str(content)[:80]}; wanted a text, or a list of text parts")
+        parts = "or a list of {'type': 'text', 'text': ...}"
+        raise SkipbenchError(f"content={str(content)[:80]}; wanted a text, {parts}")
     return {**message, "content": content}
 
 
@@ -152,13 +139,8 @@ def sampling_of(
     processors: Sequence[Any],
     options: dict[str, Any],
 ) -> Sampling:
-    """Sampling by Hugging Face's names; errors as of `prepare_call`.
-
-    Args:
-        config: a `GenerationConfig`, or None.
-        processors: further logits processors.
-        options: fields of a `GenerationConfig`, which replace those of `config`; without
-            `do_sample` a temperature above 0 samples.
+    """Sampling by Hugging Face's names; errors as of `prepare_call`. `options` are fields of a
+    `GenerationConfig`, before those of `config`; without `do_sample` a temperature above 0 samples.
     """
     eos, direct = eos_ids(lm), {"temperature", "top_p", "top_k"}
     if config is None and not processors and options.keys() <= direct:

@@ -44,7 +44,7 @@ def small_lm(family: str, vocab: int) -> LM:
 
 @functools.cache  # many methods are held against one plain output
 @torch.inference_mode()
-def _plain_greedy(model: Any, prompt: tuple[int, ...], length: int) -> list[int]:
+def _plain_greedy(model: Any, *prompt: int, length: int) -> list[int]:
     tokens = list(prompt)
     for _ in range(length):
         tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
@@ -53,7 +53,7 @@ def _plain_greedy(model: Any, prompt: tuple[int, ...], length: int) -> list[int]
 
 def plain_greedy(model: Any, prompt: list[int], length: int) -> list[int]:
     """Hugging Face's whole model without a cache, one token after the other."""
-    return list(_plain_greedy(model, tuple(prompt), length))
+    return [*_plain_greedy(model, *prompt, length=length)]
 
 
 def check_greedy(
@@ -78,12 +78,11 @@ def check_tokens(out: Generation, plain: list[int]) -> None:
 
 def check_counts(out: Generation, method: Method) -> None:
     """Counts of the rounds add up, and the trace can be recorded."""
-    emitted = sum(r.emitted for r in out.rounds)
-    must(emitted == len(out.tokens) - 1, f"rounds emitted {emitted} of {len(out.tokens) - 1}")
+    emitted, wanted = sum(r.emitted for r in out.rounds), len(out.tokens) - 1
+    must(emitted == wanted, f"rounds emitted {emitted} of {wanted}")
     for n, r in enumerate(out.rounds, 1):
         must(r.steps > 0 or not r.nodes, f"round {n} drafted {r.nodes} tokens with steps=0")
-        counts = f"{r.chain} of the chain, {r.accepted} accepted, {r.nodes} drafted"
-        must(r.chain <= r.accepted <= r.nodes, f"round {n}: {counts}")
+        must(r.chain <= r.accepted <= r.nodes, f"round {n} counts {r}")
     json.dumps(method.trace(), allow_nan=False)
     DraftPlan.parse(str(method.skip), method.layers or 1 << 10)
 

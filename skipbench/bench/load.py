@@ -75,9 +75,8 @@ def check_model(model: Model, engine: Engine) -> None:
         if (tokens := model.calibration.tokens) < 1:
             raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
         if model.quantization != "none":
-            none = f"with model.quantization={model.quantization} there are none"
-            given = f"model.sparsity={model.sparsity} prunes weights in full"
-            raise SkipbenchError(f"{given}; {none}. Leave one of them out")
+            both = f"model.sparsity={model.sparsity} and model.quantization={model.quantization}"
+            raise SkipbenchError(f"{both}: only weights in full are pruned; leave one of them out")
     planted = isinstance(model, PlantedModel)
     if not planted:
         check_form(model, engine.name)
@@ -105,8 +104,7 @@ def check_method(model: Model, make_method: Callable[..., Method]) -> Method:
     """
     method = make_method(layers=depth(model))
     if not isinstance(method, Method):
-        advice = "derive it from skipbench.decode.method.Method"
-        raise SkipbenchError(f"{type(method).__name__} is no method; {advice}")
+        raise SkipbenchError(f"{type(method).__name__} does not derive from decode.method.Method")
     return method
 
 
@@ -132,9 +130,10 @@ def preflight(cell: Cell, held: bool = False) -> list[Prompt] | None:
     check_memory(model, dataset, [], copies)  # before a dataset is fetched
     rows = dataset.rows(config.limit)
     if not config.fresh and other_rows(read_run(folder).provenance, rows):
-        advice = "put the old ones back, pin dataset.revision, or use another results folder"
-        changed = f"the rows of the dataset have changed since {folder} was begun"
-        raise SkipbenchError(f"{changed}; {advice}")
+        raise SkipbenchError(
+            f"the rows of the dataset have changed since {folder} was begun; put the old ones "
+            "back, pin dataset.revision, or use another results folder"
+        )
     check_memory(model, dataset, rows, copies)
     for row in rows:  # a scorer or a reference that cannot be used shows now
         score(dataset.scorer, "", row.prompt, row.reference)

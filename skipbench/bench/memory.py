@@ -61,8 +61,7 @@ def _gpus(model: Model, tokens: int, each: int) -> int:
         return 1
     usable = each - MARGIN - weights // shape.layers
     if usable <= 0:
-        what = f"no layer of {model.name!r} and {_gib(MARGIN)} for the rest"
-        raise NotHereError(f"a GPU of {_gib(each)} holds {what}")
+        raise NotHereError(f"a GPU of {_gib(each)} holds no layer of {model.name!r}")
     return max(2, -(-total // usable))
 
 
@@ -131,13 +130,14 @@ def out_of_memory(error: Exception, model: Model, max_new_tokens: int) -> str | 
     exhausted = "can't allocate memory" in text or "out of memory" in text
     if not exhausted and not isinstance(error, kinds):
         return None
-    first, least = f": {text.partition(chr(10))[0]}" if text else "", ""
+    first = f"{type(error).__name__}: {text}".splitlines()[0].rstrip(": ")
+    least = ""
     if model.architecture is not None:
         size = sum(needed_bytes(model, max_new_tokens)) + MARGIN
         least = f"model {model.name!r} needs {_gib(size)}, more for long prompts; "
     return (
-        f"out of memory ({type(error).__name__}{first}); {least}give the job more "
-        "(hardware.memory=), or use a smaller model, model.dtype or dataset.max_new_tokens"
+        f"out of memory ({first}); {least}give the job more (hardware.memory=), or use a smaller "
+        "model, model.dtype or dataset.max_new_tokens"
     )
 
 

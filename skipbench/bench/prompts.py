@@ -118,11 +118,9 @@ def _room(limit: int, max_new_tokens: int, reserve: int, context: int | None) ->
     if max_new_tokens < 1:
         raise SkipbenchError(f"{asked}; wanted 1 or more")
     if reserve < 0 or (context is not None and context < 1):
-        given = f"dataset.reserve={reserve}, dataset.context={context}"
-        raise SkipbenchError(f"{given}; wanted 0 or more, and 1 or more or null")
+        raise SkipbenchError(f"dataset.reserve={reserve}, dataset.context={context}; too small")
     if (longest := limit - max_new_tokens - reserve) < 1:
-        place = f"for a prompt in a context of {limit} tokens"
-        raise SkipbenchError(f"{asked} leaves no room {place}")
+        raise SkipbenchError(f"{asked} leaves no room for a prompt in a context of {limit} tokens")
     return longest
 
 
@@ -138,8 +136,7 @@ def _turns_before(row: Example, known: Mapping[str, Example]) -> list[Example]:
     turns = [row]
     while (after := turns[0].after) is not None:
         if after not in known or after in (turn.id for turn in turns):
-            reason = f"goes on with {after!r}, which is no row before it"
-            raise SkipbenchError(f"row {turns[0].id!r} {reason}")
+            raise SkipbenchError(f"row {turns[0].id!r} goes on with {after!r}, no row before it")
         turns.insert(0, known[after])
     return turns[:-1]
 
@@ -161,10 +158,7 @@ def token_ids(
     """Token ids of a text, or of messages by a template, special tokens included: the one way to
     them. Raises SkipbenchError where there are none, or that form cannot be.
 
-    Args:
-        chat: `none`, `template` or `vicuna`.
-        template: what the chat template is given, such as `tools`.
-        history: prompts and answers before it.
+    `chat`: `none`, `template`, which is given what `template` holds, or `vicuna`.
     """
     text, more = prompt if isinstance(prompt, str) else "", dated(tokenizer, template)
     if chat == "vicuna" and not isinstance(prompt, str):

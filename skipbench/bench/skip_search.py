@@ -32,8 +32,7 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     config = replace(config, dataset=config.dataset.for_search(config.limit))
     rows, shared = config.dataset.search_rows(options.prompts)
     if not rows:
-        none = "has no development prompts; a search needs at least one"
-        raise SkipbenchError(f"dataset={name} {none}")
+        raise SkipbenchError(f"dataset={name} has no development prompts; a search needs some")
     lm, tokenizer = load(model, config.engine, calibration)
     # a later turn has no prompt before there is an answer
     first = [row for row in rows if row.after is None]

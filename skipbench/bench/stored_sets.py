@@ -88,8 +88,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
 
 def with_stored_set(config: RunConfig) -> RunConfig:
     """Fills in the skip set of `method.skip=stored`; raises SkipbenchError as `resolve`."""
-    method = config.method
-    if method.skip is None:
+    if (method := config.method).skip is None:
         return config
     skip = resolve(method.skip, config.model, method.name, config.results, method.draft_options)
     return dataclasses.replace(config, method=method.but(skip=skip))

@@ -149,7 +149,7 @@ def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path)
         ({"num_return_sequences": 2, "do_sample": True}, "cannot honour num_return_sequences"),
         ({"guidance_scale": 2.0}, "cannot honour UnbatchedClassifierFreeGuidance"),
         ({"temperature": 1.0, "min_p": 3.0}, "min_p"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}]}, "wanted texts"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}]}, "wanted a text"),
         ({"logprobs": -1}, "logprobs=-1; wanted 0 to"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; wanted 1 or more"),
         ({"max_new_tokens": 9999}, "leaves no room"),

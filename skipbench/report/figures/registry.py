@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import BASELINE
-from skipbench.report.figures import courses, curves, maps, searches
+from skipbench.report.figures import courses, curves, maps
 from skipbench.report.figures.style import legend, styled
 from skipbench.report.figures.sweeps import bars, sweep
 from skipbench.report.published import Printed, numbers_of
@@ -36,7 +36,7 @@ FIGURES: dict[str, Kind] = {
     "swift-figure9": _bars("model.name", "speedup"),
     "swift-figure10": maps.skip_map,
     "swift-figure11": curves.latency,
-    "swift-figure12": searches.refined,
+    "swift-figure12": maps.refined,
     "clasp-figure3a": maps.jaccard,
     "clasp-figure3c": courses.breakdown,
     "clasp-figure4a": _sweep(

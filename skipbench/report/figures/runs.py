@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,17 +26,15 @@ def finished_run(folder: Path) -> Run:
     """A finished run with a sound sample; SkipbenchError for any other folder."""
     run = read_run(folder)
     groups = ("model", "method", "dataset", "engine")
-    if not run.settings:
-        wrong = " holds no run; give a folder such as results/runs/tiny_swift_mini-stories_..."
+    if missing := [group for group in groups if group not in run.settings]:
+        wrong = f"holds no run, for its config.yaml has no {', '.join(missing)}"
     elif run.metrics is None or not run.done:
-        wrong = " is not finished; run its command again, then draw it"
+        wrong = "is not finished; run its command again, then draw it"
     elif not run.sound:
-        wrong = " has no sound sample; see its status.json"
-    elif missing := [group for group in groups if group not in run.settings]:
-        wrong = f"/config.yaml has no {', '.join(missing)}; move the folder away"
+        wrong = "has no sound sample; see its status.json"
     else:
         return run
-    raise SkipbenchError(f"{folder}{wrong}")
+    raise SkipbenchError(f"{folder} {wrong}")
 
 
 def labels(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:
@@ -72,32 +69,16 @@ def _settings(run: Run) -> dict[str, str]:
     }
 
 
-class Swept(NamedTuple):
-    """Runs that differ in a swept key only, and how many of them have another's draft."""
-
-    runs: int
-    identical: int
-
-    @property
-    def mark(self) -> str | None:
-        """The line below a figure in which runs repeat each other."""
-        if not self.identical:
-            return None
-        return (
-            f"{self.identical} of {self.runs} runs drafted the same tokens as another: the "
-            "swept key changed nothing in them"
-        )
-
-
-def swept(runs: Sequence[Run]) -> Swept:
-    """Compares the drafts of runs that sweep the same keys; vanilla drafts nothing."""
-    sweeps: dict[tuple[str, ...], list[str]] = {}
-    for run in runs:
-        if run.method != "vanilla":
-            group = (run.model, run.method, run.dataset, *sorted(run.axes))
-            sweeps.setdefault(group, []).append(drafted(run.sound, run.arm))
-    sizes = [n for each in sweeps.values() if len(each) > 1 for n in Counter(each).values()]
-    return Swept(sum(sizes), sum(size for size in sizes if size > 1))
+def repeated(runs: Sequence[Run]) -> str:
+    """The line below a figure in which runs that sweep the same keys drafted the same tokens."""
+    drafts = Counter(
+        (run.model, run.method, run.dataset, *sorted(run.axes), drafted(run.sound, run.arm))
+        for run in runs
+        if run.method != VANILLA
+    )
+    same = sum(count for count in drafts.values() if count > 1)
+    text = "runs drafted the same tokens as another: the swept key changed nothing in them"
+    return f"{same} {text}" if same else ""
 
 
 def skip_sets(arm: Arm, layers: int) -> list[tuple[int, DraftPlan]]:
@@ -107,9 +88,8 @@ def skip_sets(arm: Arm, layers: int) -> list[tuple[int, DraftPlan]]:
 
 
 def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]]]]:
-    """For each optimisation of every sample the tokens emitted before it, and its skip set.
-
-    Without `optimised` in the trace only changes are known. What no round followed is left out.
+    """For each optimisation of every sample that a round followed the tokens emitted before it, and
+    its skip set; without `optimised` in the trace only changes are known.
     """
     found = []
     for arm in run.arms:
@@ -128,14 +108,8 @@ def optimised_sets(run: Run, layers: int) -> list[list[tuple[int, frozenset[int]
 
 def layers_of(run: Run) -> int:
     """Layers of the run's model; SkipbenchError if it skips nothing, or they are not recorded."""
-    if not any(arm.skip_changes for arm in run.arms):
-        raise SkipbenchError(
-            f"{run.method} skips no sub-layer, so that it has no skip map; draw another method"
-        )
-    if run.provenance.layers is None:
-        raise SkipbenchError(
-            f"{run.folder}/provenance.json does not say the model's layers; run the cell again"
-        )
+    if not any(arm.skip_changes for arm in run.arms) or run.provenance.layers is None:
+        raise SkipbenchError(f"{run.method} skips no sub-layer, so that it has no skip map")
     return run.provenance.layers
 
 

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from skipbench.report.definitions import caution
-from skipbench.report.figures.runs import labels, swept
+from skipbench.report.figures.runs import labels, repeated
 from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
@@ -195,7 +195,7 @@ def caption(runs: Sequence[Run]) -> str:
     text = f"{named[0]}; {named[1]}\n{named[2]}; {named[3]}; samples {samples}"
     if caution(models, data):
         text += "; embedded model or data: not a replication"
-    return "\n".join(filter(None, (text, swept(runs).mark)))
+    return "\n".join(filter(None, (text, repeated(runs))))
 
 
 def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -> list[Path]:

@@ -176,7 +176,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "temperature": ({"temperature": 3}, 400, "temperature=3 is not supported; wanted 0 to 2"),
     "n": ({"n": 99}, 400, "n=99 is not supported; wanted 1 to 16"),
     "images": (
-        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "wanted texts"),
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "wanted a text"),
     "unknown fields": ({"extra_body": {"foo": 1}}, 400, "foo is not supported"),
     "another model": ({"model": "gpt"}, 404, "model=gpt is not served; wanted tiny"),
     "no room": ({"max_tokens": 9999}, 400, "leaves no room"),
