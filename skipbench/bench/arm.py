@@ -30,7 +30,6 @@ from skipbench.scoring.scorers import score as score_text
 # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
 LOOP_TOKENS = 32
 RECORDED: dict[Kind, Lossless] = {"tie": "tie", "wrong": "diverged", "unchecked": "unchecked"}
-"""Kinds of a verdict in the words of the records."""
 
 
 @dataclass
@@ -44,20 +43,13 @@ class ArmRunner:
     prompts: list[Prompt]
     eos: frozenset[int]
     store: RunStore
-    others: bool = False
-    """True if other arms go on where this one fails."""
-    error: Exception | None = None
-    """Of the method, which ended this arm."""
-    turns: list[Turn] = field(init=False)
-    """Of the prompts that are decoded."""
-    done: set[int] = field(init=False)
-    """Their indices."""
-    peak_bytes: int = 0
-    """Most memory of this process, or of its GPUs, while this arm decoded."""
-    answers: dict[str, str] = field(default_factory=dict)
-    """Vanilla's answers, by the prompt that a later turn comes after."""
-    setup_s: float = 0.0
-    """Seconds that the method was set up in; 0 once a turn has them."""
+    others: bool = False  # true if other arms go on where this one fails
+    error: Exception | None = None  # of the method, which ended this arm
+    turns: list[Turn] = field(init=False)  # of the prompts that are decoded
+    done: set[int] = field(init=False)  # their indices
+    peak_bytes: int = 0  # most memory of this process, or of its GPUs, while this arm decoded
+    answers: dict[str, str] = field(default_factory=dict)  # vanilla's, by id, that turns follow
+    setup_s: float = 0.0  # seconds that the method was set up in; 0 once a turn has them
 
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a turn is of another prompt than its place now has."""
@@ -141,8 +133,7 @@ class Decoded(NamedTuple):
     """A prompt decoded once."""
 
     arm: Arm
-    verified: list[Any]
-    """How its rounds were verified: `[first round, *Verified]` per change."""
+    verified: list[Any]  # how its rounds were verified: `[first round, *Verified]` per change
     peak_bytes: int = 0
 
 

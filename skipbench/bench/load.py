@@ -36,13 +36,9 @@ LoadModel = Callable[..., Loaded]  # `load_model` or another loader
 def load_model(
     model: Model, engine: Engine, calibration: Sequence[Example] = (), tokens: int | None = None
 ) -> Loaded:
-    """Loads the configured model and its tokenizer; sets the number of threads. Raises
-    SkipbenchError for a value that cannot be used, or a checkpoint that cannot be loaded.
-
-    Args:
-        calibration: rows by which weights are pruned, if `model.sparsity` is set.
-        tokens: of the longest prompt with its output, by which `device=auto` takes as few GPUs as
-            hold both; None if unknown.
+    """Loads the configured model and its tokenizer, pruned by the rows of `calibration` if it is to
+    be sparse; sets the number of threads. For `tokens` of the longest prompt with its output
+    `device=auto` takes as few GPUs as hold both. Raises SkipbenchError for what cannot be.
     """
     check_model(model, engine)
     gpus = devices_needed(model, tokens) if model.device == "auto" else None

@@ -23,8 +23,7 @@ GPUS = {
     "A6000": 47 * GIB,
     "A100 80 GB, A800, H100": 79 * GIB,
     "H200": 139 * GIB,
-}
-"""Usable bytes of the papers' GPU classes, smallest first."""
+}  # usable bytes of the papers' GPU classes, smallest first
 
 
 def needed_bytes(model: Model, tokens: int) -> tuple[int, int]:

@@ -19,11 +19,8 @@ from skipbench.search.strategies import make_strategy
 
 def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> Trial:
     """Searches the set that decodes prompts of the training split fastest, or else of rows that the
-    run leaves out. Raises SkipbenchError without rows, or with the trace of another search or of
-    other weights.
-
-    Args:
-        store: whether `method.skip=stored` means the best set from now on.
+    run leaves out; with `store`, `method.skip=stored` means it from now on. Raises SkipbenchError
+    without rows, or with the trace of another search or of other weights.
     """
     options, model, name = config.search, config.model, config.dataset.name
     shorter = config.dataset.but(max_new_tokens=options.max_new_tokens)

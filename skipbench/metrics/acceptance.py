@@ -110,9 +110,7 @@ def rows(arms: Sequence[Arm], layers: int) -> int:
 def expected_M(rounds: Sequence[Round]) -> float | None:
     """Tokens per round by KnapSpec Eq. 1: conditional alpha and mean draft length of the rounds
     that drafted; the others emit one token. None without rounds, or with fewer steps than accepted.
-
-    It takes tokens to be accepted independently, and gives less than M where a stop rule ends
-    drafts at doubtful tokens (docs/records.md).
+    Less than M where a stop rule ends drafts at doubtful tokens (docs/records.md).
     """
     drafted = [r for r in rounds if r.steps]
     if not rounds or sum(r.accepted for r in drafted) > sum(r.steps for r in drafted):

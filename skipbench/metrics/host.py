@@ -5,8 +5,7 @@ from statistics import fmean, median
 
 import msgspec
 
-ENOUGH = 16
-"""Rounds from which it is known."""
+ENOUGH = 16  # rounds from which it is known
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True):

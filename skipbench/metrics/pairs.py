@@ -23,13 +23,10 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standings(arms: Sequence[Mapping[str, float]], vanilla: Collection[int] = ()) -> list[Standing]:
-    """The standing of each method; empty if there is no question that all have.
+    """The standing of each method, given its speedups over vanilla by question; empty if there is
+    no question that all have. Those at the places `vanilla`, it against itself, are never fastest.
 
     The intervals are those of the largest |t| over all pairs (Tukey's, for correlated means).
-
-    Args:
-        arms: of each method its speedup over vanilla by question.
-        vanilla: places of arms that are vanilla against itself: never the fastest.
     """
     import numpy as np  # slow to import
 

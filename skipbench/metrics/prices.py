@@ -20,15 +20,10 @@ from skipbench.runs.source import package_sha256
 
 FORMAT = 2
 ROWS = (1, 2, 4, 8, 16, 32)
-MEASURED = (1, 2, 4, 8, 16, 17, 32)
-"""As `ROWS`, with the first row behind a block of 16, as kernels multiply them."""
-DRAFT_ROWS = (1, 4)
-"""Rows of a draft pass: the last token, and with it what copies propose behind it."""
+MEASURED = (1, 2, 4, 8, 16, 17, 32)  # with the first row behind a block of 16, as of kernels
+DRAFT_ROWS = (1, 4)  # of a draft pass: the last token, and with it what copies propose behind it
 PARTS = ("attention", "mlp", "head")
-LOOP, VANILLA = "loop", "vanilla"
-"""Of `Prices.host`: rounds and draft steps as `profile` times them, and the method that drafts
-nothing.
-"""
+LOOP, VANILLA = "loop", "vanilla"  # of `Prices.host`: as `profile` times rounds; drafting nothing
 
 
 def price_key(length: int, plan: DraftPlan | None = None) -> str:

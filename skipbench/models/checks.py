@@ -14,8 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.fingerprint import checkpoint_place, indexed
 
 # no pickled weights, which can run code
-FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-"""Files of a checkpoint that are fetched."""
+FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # that are fetched
 FIELDS = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",

@@ -80,14 +80,10 @@ def split_processors(processors: Iterable[Any], sample: bool) -> tuple[list[Any]
 class Call(NamedTuple):
     """A call of `generate`, as it has prepared it."""
 
-    processors: list[Any]
-    """Those that change the logits before tokens are chosen from them."""
-    sampling: dict[str, Any]
-    """Arguments of `Sampler`; empty where it is greedy."""
-    criteria: list[Any]
-    """Stopping criteria beside length and EOS."""
-    eos: frozenset[int]
-    """Ids that end the output."""
+    processors: list[Any]  # those that change the logits before tokens are chosen from them
+    sampling: dict[str, Any]  # arguments of `Sampler`; empty where it is greedy
+    criteria: list[Any]  # stopping criteria beside length and EOS
+    eos: frozenset[int]  # ids that end the output
 
 
 def read_call(

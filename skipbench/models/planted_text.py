@@ -24,17 +24,13 @@ class PlantedText(NamedTuple):
     phrase `REACH` before p is in `chosen`, else `off[p]`. So phrases repeat, in changing order.
     """
 
-    ids: list[int]
-    """The token of each word."""
-    read_as: list[int]
-    """By token, the word as which the model reads it; every token is read as one."""
+    ids: list[int]  # the token of each word
+    read_as: list[int]  # by token, the word as which the model reads it; every token is read as one
     on: list[int]
     off: list[int]
     chosen: frozenset[int]
-    owners: dict[int, int]
-    """By word, the sub-layer without which a decoy follows and not the next word."""
-    decoys: dict[int, list[int]]
-    """By word, the tokens of its decoys, the last of which leads."""
+    owners: dict[int, int]  # by word, the sub-layer without which a decoy follows
+    decoys: dict[int, list[int]]  # by word, the tokens of its decoys, the last of which leads
 
     def shares(self, layers: int) -> list[float]:
         """By sub-layer, the share of the text's tokens that are wrong without it.

@@ -24,8 +24,7 @@ FAINT = 1 / 32  # of that, where the head or a sub-layer reads something
 FOCUS = 1.6  # size of queries and keys: attention looks at a few tokens of the text
 ROPE_THETA = 5e5  # Llama 3's
 NO_SPECIAL = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")
-"""Families whose weights `planted_model` can fill."""
+PLANTABLE = ("llama", "mistral", "qwen2", "qwen3")  # families that `planted_model` can fill
 OFFSETS = 1 << 20  # places in the pool at which a weight may begin
 
 

@@ -27,7 +27,6 @@ def frame(
     of its 95 % interval, `tokens_per_s` has `tokens_per_s_vanilla`, `lossless` has `lossless_of`.
 
     Args:
-        results: a results folder.
         wide: `best`, too, and every setting and number by its path, such as
             `settings.method.stop.max_steps` or `metrics.vanilla.tokens_per_s`.
         turns: one row per turn and arm instead, vanilla among them: `row`, `arm`, the names,
@@ -35,8 +34,7 @@ def frame(
             vanilla it was: `speedup`, and `decode_speedup` without the prefill. A method that was
             added later took its turns with a vanilla of its own.
 
-    Raises:
-        SkipbenchError: there are no runs, or one cannot be read.
+    Raises SkipbenchError where there are no runs, or one cannot be read.
     """
     import pandas
 

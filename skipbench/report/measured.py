@@ -67,12 +67,8 @@ def measure(
     part: str | None = None,
     paper: str | None = None,
 ) -> Measured:
-    """The value of `column` in a run's metrics, in the unit of `published.UNITS`.
-
-    Args:
-        phase: what `share`, `ms`, `us` and `pass_s` are of; the prefill is no part of decoding.
-        part: of `ms`: all, attention or mlp.
-        paper: its estimator counts.
+    """The value of `column` in a run's metrics, in the unit of `published.UNITS`, by the estimator
+    of `paper`; `share`, `ms`, `us` and `pass_s` are of a phase of decoding, and `ms` of a part.
     """
     interval, name = metrics.speedup.headline[1], (paper or "").replace("-", "_")
     estimate: Estimate | None = getattr(metrics.estimators, name, None)

@@ -96,14 +96,9 @@ def document(
     about: str = "",
     links: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page; the same records give the same bytes: no time, no random name.
-
-    Args:
-        tables: name to a fragment of our own HTML.
-        plots, figures: title to a data URI.
-        refused: what is left out, and why.
-        about: a sentence below the title.
-        links: text to address, of other pages.
+    """The whole page; the same records give the same bytes: no time, no random name. `tables` are
+    fragments of our own HTML by name, plots and figures data URIs by title, `links` addresses by
+    text, and `about` stands below the title.
     """
     own = {name: Markup(table) for name, table in tables.items()}
     shown = {"plots": plots, "figures": figures, "refused": refused, "links": links or {}}

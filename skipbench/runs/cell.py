@@ -18,42 +18,24 @@ MISSING = RunState("missing")
 
 @dataclass
 class Cell:
-    """A model x method x dataset with its settings, and what became of it.
+    """A model x method x dataset with its settings, and what became of it."""
 
-    Attributes:
-        composed: the settings; None where it is not run, and `reason` says why.
-        experiment: of whose grid it is a cell, and `scale` of that grid.
-        overrides: that compose it.
-        keys: its row of the paper.
-        noise: vanilla against itself, which is no row of the paper's table.
-        reason: why it is not run, or a remark on it.
-        runnable: False where it is not run, or waits for something that the user has to do.
-        examples: the prompts that are asked for, once they are read.
-        run: its record, once it is read.
-        error: what it ended with, or why it cannot be run.
-        name: in messages.
-        state: of its run and its jobs, for `status` and `submit`.
-        gpus: that a job asks for; None for as many as hold the model.
-        unknown: it was submitted before, and Slurm does not say whether that job is over.
-        logs: of the jobs that were submitted for it.
-    """
-
-    composed: RunConfig | None = None
-    experiment: str = ""
-    scale: str = ""
-    overrides: dict[str, str] = field(default_factory=dict)
-    keys: dict[str, object] = field(default_factory=dict)
-    noise: bool = False
-    reason: str | None = None
-    runnable: bool = True
-    examples: list[Any] = field(default_factory=list)
-    run: Run | None = None
-    error: Exception | None = None
-    name: str = ""
-    state: RunState = MISSING
-    gpus: int | None = None
-    unknown: bool = False
-    logs: Sequence[Path] = ()
+    composed: RunConfig | None = None  # None where it is not run, and `reason` says why
+    experiment: str = ""  # of whose grid it is a cell
+    scale: str = ""  # of that grid
+    overrides: dict[str, str] = field(default_factory=dict)  # that compose it
+    keys: dict[str, object] = field(default_factory=dict)  # its row of the paper
+    noise: bool = False  # vanilla against itself, which is no row of the paper's table
+    reason: str | None = None  # why it is not run, or a remark on it
+    runnable: bool = True  # False also where it waits for something that the user has to do
+    examples: list[Any] = field(default_factory=list)  # the prompts asked for, once they are read
+    run: Run | None = None  # its record, once it is read
+    error: Exception | None = None  # what it ended with, or why it cannot be run
+    name: str = ""  # in messages
+    state: RunState = MISSING  # of its run and its jobs, for `status` and `submit`
+    gpus: int | None = None  # that a job asks for; None for as many as hold the model
+    unknown: bool = False  # it was submitted, and Slurm does not say whether that job is over
+    logs: Sequence[Path] = ()  # of the jobs that were submitted for it
 
     def __post_init__(self) -> None:
         if self.composed is not None and not self.name:

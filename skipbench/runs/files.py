@@ -73,12 +73,8 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tuple[int, bytes]]:
-    """Numbered lines of an append-only file; a last one without a line break is left out: it was
-    being written when its process died.
-
-    Args:
-        repair: cuts off the file what is left out.
-        torn: also leaves out a last line that is no JSON.
+    """Numbered lines of an append-only file, without a last one that has no line break, which was
+    being written when its process died, or (`torn`) that is no JSON; `repair` cuts it off the file.
     """
     data = read_bytes(path) or b""
     # bytes.splitlines would also break a damaged line at a carriage return
@@ -92,8 +88,7 @@ def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tup
 
 
 def _is_json(line: bytes) -> bool:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         msgspec.json.decode(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
+        return True
+    return False

@@ -24,8 +24,7 @@ FORMS = ("quantization", "sparsity")  # settings that make other weights of one 
 WHOLE = 64 * 2**20  # weight files up to this many bytes are hashed in full, larger ones by samples
 BLOCK, BLOCKS = 4096, 512  # bytes per sample, samples per file
 TEXT = ("*token*.json", "chat_template*", "additional_chat_templates/*")
-VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")
-"""Files from which a tokenizer is loaded: `TEXT`, and without tokenizer.json these."""
+VOCABULARY = ("vocab*", "merges*", "*.model", "tekken.json")  # read without tokenizer.json, too
 MEANINGS = {
     "weights_sha256": "other weights (model.path={model.path})",
     "tokenizer_sha256": "another tokenizer or chat template (model.path={model.path})",
@@ -34,8 +33,7 @@ MEANINGS = {
     ),
     "method_sha256": "other code of method {method.name} ({method.target})",
     "package_sha256": "other code of skipbench",
-}
-"""What it means that an entry of the provenance is another."""
+}  # what it means that an entry of the provenance is another
 ANEW = "fresh=true measures it anew"
 
 
@@ -72,17 +70,9 @@ def _is_file(annotation: ast.expr | None) -> bool:
 
 
 def compare_identity(folder: Path, config: RunConfig, done: bool) -> list[str]:
-    """Compares the record in `folder` with the files and the code as they are now, on which its
-    turns depend; what cannot be hashed here is not compared.
-
-    Args:
-        done: nothing is added to it.
-
-    Returns:
-        What else is another, of a run that is done; nothing where there is no record.
-
-    Raises:
-        SkipbenchError: a file cannot be read, or something has changed since the run was begun.
+    """Compares the record in `folder` with the files and the code as they are now, as far as they
+    can be hashed here. Returns what is another that a run which is `done` may have. Raises
+    SkipbenchError where something else has changed, or a file cannot be read.
     """
     if (before := read_json(folder / "provenance.json", Provenance)) is None:
         return []
@@ -130,14 +120,9 @@ def _other_latency(folder: Path, provenance: Provenance) -> bool:
 
 
 def weights_sha256(model: Model) -> str | None:
-    """Hash of the checkpoint's config.json and weights, independent of its place and of file times.
-
-    A planted model has no files: its shape and its seed are hashed. Of files above `WHOLE` bytes,
-    the size, the safetensors header and evenly spaced blocks are hashed, so that a change between
-    the blocks goes unseen.
-
-    Returns:
-        None if the checkpoint is not on this machine.
+    """Hash of the checkpoint's config.json and weights, independent of its place and of file times;
+    None if it is not on this machine. Of files above `WHOLE` bytes, the size, the safetensors
+    header and evenly spaced blocks are hashed, so that a change between the blocks goes unseen.
     """
     if isinstance(model, PlantedModel):
         assert model.architecture is not None
@@ -193,9 +178,7 @@ def indexed(index: Path) -> list[str]:
         names = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()
     for name in names:  # may be links: the hub's cache has nothing else
         if not name or Path(name).name != name:
-            raise SkipbenchError(
-                f"{index} names the file {name!r}; wanted names of files in its own folder"
-            )
+            raise SkipbenchError(f"{index} names {name!r}; wanted files in its own folder")
     return sorted({*names})
 
 

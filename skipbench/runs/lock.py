@@ -18,13 +18,9 @@ NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @contextlib.contextmanager
 def held(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Makes the folder, and holds its lock, a file `.lock` with the name of this process.
-
-    Args:
-        wait: for another process to release the lock, which is an error otherwise.
-
-    Raises:
-        SkipbenchError: not writable, held by another process, or on a file system without `flock`.
+    """Makes the folder, and holds its lock, a file `.lock` with the name of this process. Raises
+    SkipbenchError where it is not writable, on a file system without `flock`, or, unless it is to
+    `wait`, held by another process.
     """
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,9 +45,9 @@ def alone(file: Path, what: Path, wait: bool = False) -> Iterator[None]:
             ) from error
         except OSError as error:
             if error.errno in NO_FLOCK:
+                advice = "mount it with -o flock, or choose another folder with results=FOLDER"
                 raise SkipbenchError(
-                    f"{what} is on a file system without flock; mount it with locks (Lustre: -o "
-                    "flock), or choose another folder with results=FOLDER"
+                    f"{what} is on a file system without flock; {advice}"
                 ) from error
             with writing(what):
                 raise
@@ -69,10 +65,6 @@ def move_aside(folder: Path) -> None:
     if not folder.exists():
         return
     with held(folder), writing(folder):
-        target = folder.parent.parent / "replaced" / folder.name
-        target.parent.mkdir(exist_ok=True)
-        for number in itertools.count(1):
-            if not target.exists():
-                break
-            target = target.with_name(f"{folder.name}.{number}")
-        os.rename(folder, target)
+        (replaced := folder.parent.parent / "replaced").mkdir(exist_ok=True)
+        places = (replaced / f"{folder.name}.{n}" for n in itertools.count(1))
+        os.rename(folder, next(place for place in places if not place.exists()))

@@ -30,8 +30,7 @@ COMMIT = "SKIPBENCH_COMMIT"
 PROTOCOLS = {
     2: "6d61af62650f4500efa1eea8fa8e7dc8a25177ec0ac15ab00967fd88063f1ec8",
     3: "6ac4524b3289d93eb3dfe069e1dba184815bb377b2a8f392521c75a265472e72",  # reads NAME.all.csv
-}
-"""docs/protocol.md: SHA-256 of the page by its version; the last one is in force."""
+}  # docs/protocol.md: SHA-256 of the page by its version; the last one is in force
 SLURM = re.compile(r"SLURM_(ARRAY_)?(JOB|TASK|NODE)_?(ID|LIST)")
 PACKAGES = ["skipbench", *COMPUTING, "safetensors", "datasets", "hydra-core", "omegaconf"]
 
@@ -131,12 +130,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
                 f"{folder} was begun under other conditions ({texts}), on which its times depend; "
                 "go on where it was begun, or start anew with fresh=true"
             )
-        more = {
-            name: getattr(now, name)
-            for name in OF_PROMPTS
-            if (now.prompts or 0) > (self.prompts or 0)
-        }
-        known = replace(self, **more)
+        longer = (now.prompts or 0) > (self.prompts or 0)
+        known = replace(self, **{name: getattr(now, name) for name in OF_PROMPTS if longer})
         first = msgspec.to_builtins(known)
         one = {k: v for k, v in msgspec.to_builtins(now).items() if first[k] != v}
         earlier = [process for process in self.resumed if process["after_turns"] < after]
@@ -210,17 +205,12 @@ def check_identity(folder: Path, config: Mapping[str, object]) -> None:
     """Raises SkipbenchError where the hash in the name of a row's or an arm's folder is not that of
     its config.yaml; a name without a hash is not checked.
     """
-    if config and named_hash(folder) not in (None, digest := hashed(config)[:10]):
+    named = re.search(r"_([0-9a-f]{10})$", folder.name)
+    if config and named and named[1] != (digest := hashed(config)[:10]):
         raise SkipbenchError(
             f"{folder} holds another run: its config.yaml has the hash {digest}; give the folder "
             "its name back, or move it away"
         )
-
-
-def named_hash(folder: Path) -> str | None:
-    """The hash at the end of a run folder's name, if any."""
-    named = re.search(r"_([0-9a-f]{10})$", folder.name)
-    return named[1] if named else None
 
 
 def run_name(parts: list[str], digest: str) -> str:

@@ -19,8 +19,7 @@ from skipbench.runs.reading import strict_json
 from skipbench.runs.served import Served
 
 FORMAT: Literal[2] = 2
-VANILLA = "vanilla"
-"""The arm that every turn of methods has; others have the names of their folders."""
+VANILLA = "vanilla"  # the arm of every turn of methods; others have the names of their folders
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Time = Annotated[float, msgspec.Meta(ge=0)]
 Lossless = Literal["identical", "tie", "diverged", "unchecked", "sampled", "failed"]

@@ -15,25 +15,14 @@ class DraftCounts(Struct, frozen=True, omit_defaults=True):
 
 
 class Served(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer, in the place of an arm's tokens and rounds.
+    """An answer, in the place of an arm's tokens and rounds."""
 
-    Attributes:
-        at: when its last try began, in seconds since 1970.
-        count: of its tokens, by the server's `usage`; without one its events with text.
-        text_sha256: of all that it says; answers with the same one are equal.
-        apart: parts of a chat's message beside its content, such as its reasoning.
-        reason: its `finish_reason`.
-        told: as the answer tells it.
-        counted: by the server's counters, of all answers from the one before that has them.
-        faults: what went wrong, tries before the last among them.
-    """
-
-    at: float = 0.0
-    count: int = 0
-    text_sha256: str = ""
-    apart: list[str] = []
-    reason: str = ""
+    at: float = 0.0  # when its last try began, in seconds since 1970
+    count: int = 0  # of its tokens, by the server's `usage`; without one its events with text
+    text_sha256: str = ""  # of all that it says; answers with the same one are equal
+    apart: list[str] = []  # parts of a chat's message beside its content, such as its reasoning
+    reason: str = ""  # its `finish_reason`
     usage: dict[str, Any] = {}
-    told: DraftCounts | None = None
-    counted: DraftCounts | None = None
-    faults: list[str] = []
+    told: DraftCounts | None = None  # as the answer tells it
+    counted: DraftCounts | None = None  # by the server's counters, since the answer before
+    faults: list[str] = []  # what went wrong, tries before the last among them

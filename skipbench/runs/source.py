@@ -40,9 +40,7 @@ def package_sha256(engine: str) -> str:
 def method_sha256(method: MethodConfig) -> str | None:
     """Hash of the source of a method: `decode/`; the module of each `_target_`, with what it
     imports of its own folder and of `methods/`; and of a package outside of skipbench all files.
-
-    Returns:
-        None if a target's source cannot be found.
+    None if a target's source cannot be found.
     """
     hashes = [_hash((PACKAGE / "decode").glob("*.py"))]
     for key, target in leaves(method.node):

@@ -18,10 +18,7 @@ from skipbench.errors import SkipbenchError, printable
 from skipbench.runs.files import write_json
 from skipbench.runs.reading import read_json
 
-STALE_S = 1800.0
-"""A process on another machine counts as dead after so long without a sign of life; the longest
-sample must be shorter.
-"""
+STALE_S = 1800.0  # without a sign of life, more than of any sample, a process counts as dead
 STATES = ("done", "failed", "running", "queued", "interrupted", "stale", "missing")
 
 
@@ -76,11 +73,8 @@ def write_status(folder: Path, status: Status) -> None:
 
 
 def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:
-    """The state of the run in `folder`.
-
-    Args:
-        jobs: Slurm's jobs, id to state such as `PENDING`; `None` if Slurm does not answer.
-        stale_s: maximum seconds without a sign of life.
+    """The state of the run in `folder`; `jobs` are Slurm's, id to state such as `PENDING`, None if
+    it does not answer, and `stale_s` the maximum seconds without a sign of life.
     """
     path = folder / "status.json"
     try:

@@ -30,8 +30,7 @@ from skipbench.runs.state import Status, read_status, write_status
 
 BEAT_S = 5.0  # between two signs of life: each may be a round trip to a file server
 CONFIG, TURNS, TEXTS = "config.yaml", "turns.jsonl", "texts.jsonl"
-OF_ARM = "method"
-"""The settings of an arm; the others are the row's."""
+OF_ARM = "method"  # the settings of an arm; the others are the row's
 _BACK = "put the file back from a copy, or move the folder away and run its command again"
 
 
@@ -79,8 +78,8 @@ def read_texts(folder: Path) -> dict[int, Texts]:
 
 
 def append_turn(row: Path, turn: Turn, texts: Texts) -> None:
-    """Adds a turn to a row, which other processes may add theirs to; its texts first: those of a
-    process that died before its turn stay, and later ones of the same arm go before them.
+    """Adds a turn to a row, as other processes may; its texts first: those of a process that died
+    before its turn stay, and later ones of the same arm go before them.
     """
     with alone(row / ".lock", row, wait=True):
         append_line(row / TEXTS, dump(texts))
@@ -132,13 +131,9 @@ def _write_lines(path: Path, records: Sequence[Turn | Texts]) -> None:
 
 
 class RunStore:
-    """The folder of an arm, open for writing. Raises SkipbenchError for one that is not writable,
-    is held by another process, or was made with another configuration, or under other `CONDITIONS`.
-
-    Args:
-        settings: of the row and the arm.
-        provenance: of a process that decodes.
-        limit: number of questions that are asked for, and `prompts` of the prompts that these are.
+    """The folder of an arm, open for writing, with the `provenance` of a process that decodes, and
+    how many questions and `prompts` it is asked for. Raises SkipbenchError where it is not
+    writable, held by another process, or made with other `settings` or under other `CONDITIONS`.
     """
 
     def __init__(

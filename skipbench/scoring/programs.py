@@ -6,8 +6,7 @@ import re
 from skipbench.data.rows import Reference
 from skipbench.scoring.text import need
 
-EXECUTED = ("code", "humaneval")
-"""Scorers that run the completion."""
+EXECUTED = ("code", "humaneval")  # scorers that run the completion
 RULES = {
     "code": "what stands behind </think>; the first of these that parses and defines the function: "
     "the prompt and what continues it, up to the first statement outside of the function; what a "
@@ -15,8 +14,7 @@ RULES = {
     "tests": "run behind the code in the same process, which has to reach their end",
     "program": "Python's standard library; no numpy, no threads or processes, no network, no "
     "input, no file to write; what it prints is not read",
-}
-"""How generated code is scored, for the record."""
+}  # how generated code is scored, for the record
 _TEXTS = r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*'
 _NEXT_STATEMENT = re.compile(rf"{_TEXTS}|(?P<next>\n(?=\S))")
 _FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)$")  # opens where the information has no backtick

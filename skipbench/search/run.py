@@ -22,8 +22,7 @@ from skipbench.search.strategies import Strategy
 # seconds per token, registered for a set without a value before any other set has one
 UNKNOWN_WORST = 1.0
 BEST, TIMES = 5, 3  # sets that are timed again, and how often
-RETIMED = "retimed.jsonl"
-"""Beside the trace; one line per number of iterations at which a search has ended."""
+RETIMED = "retimed.jsonl"  # beside the trace; a line per number of iterations at an end
 
 Objective = Callable[[DraftPlan], tuple[float, dict[str, float]]]
 
@@ -39,8 +38,7 @@ class Trial:
     point: list[float] | None  # raw point of a Bayesian suggestion
     seconds_suggest: float
     seconds_objective: float
-    best: float | None = None
-    """Best value up to here, for reading the trace; a search recomputes it."""
+    best: float | None = None  # value up to here, for readers of the trace
 
     @property
     def seconds(self) -> float:

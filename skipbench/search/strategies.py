@@ -15,8 +15,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 
-Sets = Generator[Iterable[int], float, None]
-"""Yields sets of sub-layers, and is sent the value of each."""
+Sets = Generator[Iterable[int], float, None]  # of sub-layers; is sent the value of each
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class Space:
 class Strategy:
     """Proposes the skip sets that a generator yields, and sends it the value of each."""
 
-    point: list[float] | None = None
-    """Raw point of a Bayesian suggestion, for the trace; a resumed search sets it."""
+    point: list[float] | None = None  # of a Bayesian suggestion, for the trace
 
     def __init__(self, space: Space, sets: Sets) -> None:
         self.space, self._sets, self._next = space, sets, next(sets, None)

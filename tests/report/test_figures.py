@@ -24,7 +24,6 @@ from skipbench.report.measured import measure
 from skipbench.report.published import numbers_of
 from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import Round, Seconds
 from skipbench.runs.run import Run
 

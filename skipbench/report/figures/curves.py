@@ -217,12 +217,9 @@ class BruteForce(msgspec.Struct):
     programme: Annotated[str, msgspec.Meta(max_length=80)]
     model: Annotated[str, msgspec.Meta(max_length=200)]
     cases: int
-    best: float
-    """Of the best of all sets, as brute force finds it."""
-    found: float
-    """Of the programme's set."""
-    random: float
-    """Of all sets on average."""
+    best: float  # of the best of all sets, as brute force finds it
+    found: float  # of the programme's set
+    random: float  # of all sets on average
 
 
 def brute_force(lines: list[Any]) -> tuple[Figure, str]:

@@ -169,11 +169,8 @@ def one_axis(width: float = 6.4, height: float = 3.8) -> tuple[Figure, Any]:
 def new_figure(
     rows: int, columns: int, size: tuple[float, float], heights: Sequence[float] | None = None
 ) -> tuple[Figure, Any]:
-    """A figure and its axes [rows, columns], which share x in a column; no state of pyplot.
-
-    Args:
-        size: inches.
-        heights: of the rows, as shares; the same by default.
+    """A figure of a `size` in inches and its axes [rows, columns], which share x in a column;
+    `heights` of the rows are shares. No state of pyplot.
     """
     with styled():
         figure = Figure(figsize=size, layout="constrained")

@@ -35,8 +35,7 @@ FASTEST_HERE = f"{FASTEST}; of the paper's rows, the highest value."
 SHOWN = (
     *("column", "unit", "measured", "measured_low", "measured_high", "published", "difference"),
     *("reason", "note"),
-)
-"""Of a number in the CSV of a table; `NAME.all.csv` has its whole record."""
+)  # of a number in the CSV of a table; `NAME.all.csv` has its whole record
 OUTSIDE = (
     "*: the paper's value lies outside the measured 95 % interval; without a star, where an "
     "interval stands, inside it."

@@ -40,8 +40,6 @@ def row_table(
 
     Args:
         columns: keys of `COLUMNS`, in this order; or `ALL`.
-        title: by default the models and datasets.
-        notes: remarks of the caller.
         name: of the table, as an HTML id; the title by default.
         over: a method of the rows, for the column of paired ratios to it.
 
