@@ -66,7 +66,7 @@ def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
         name = f"methods-{first.model.name}-{first.dataset.name}"
         name = name if first.label is None else "sweep"
         stored = summary(name, "", runs, asked.columns, over=over)
-        table = stored_table(stored)
+        table = stored_table(stored, runs=runs)
         text = "" if is_json() else for_terminal(table)
         write_table(first.results / "tables" / name, table, text, stored=stored)
     errors = {cell.config.label or cell.name: cell.error for cell in cells if cell.error}
@@ -131,7 +131,7 @@ def run_compare(asked: Compare) -> None:
     shown = row_table(measured, asked.columns, "", notes, name, over or "")
     text = json.dumps([plain(run) for run in runs]) if asked.json else for_terminal(shown)
     path = results_of(asked.settings) / "tables" / name
-    write_table(path, stored_table(stored), text, stored=stored)
+    write_table(path, stored_table(stored, runs=measured), text, stored=stored)
     for line in (recommendation, *commands):
         (say if asked.json else show)(line)
 

@@ -91,7 +91,7 @@ def _experiment(name: str, cells: Sequence[Cell], asked: Table) -> None:
         runs = [*whole, *(run for run in runs if run.group)]
     over = asked.over if has(runs, asked.over) else None
     stored = summary(name, scale, runs, asked.columns, over=over)
-    table = stored_table(stored)
+    table = stored_table(stored, runs=runs)
     text = stored.rstrip() if asked.json else for_terminal(table)
     folders = (cell.config.results for cell in cells if cell.runnable)
     path = next(folders, results_of(asked.settings)) / "tables" / file_name(name, scale)

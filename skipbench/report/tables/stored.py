@@ -58,9 +58,18 @@ def read_summary(text: str | bytes) -> Summary:
         raise SkipbenchError(f"no summary of a table ({error}); {how}") from error
 
 
-def stored_table(text: str | bytes, columns: Sequence[str] = (), over: str | None = None) -> Table:
-    """The table of a summary. Raises SkipbenchError as `read_summary`."""
-    return table_of(read_summary(text), columns, over)
+def stored_table(
+    text: str | bytes,
+    columns: Sequence[str] = (),
+    over: str | None = None,
+    runs: Sequence[Run] = (),
+) -> Table:
+    """The table of a summary; `runs`: its runs with their turns, for columns that read these.
+    Raises SkipbenchError as `read_summary`.
+    """
+    stored = read_summary(text)
+    stored.runs = [*runs] or stored.runs
+    return table_of(stored, columns, over)
 
 
 def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = None) -> Table:
