@@ -6,7 +6,7 @@ from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import rows_hash
-from skipbench.models.download import fetch
+from skipbench.models.outline import fetch
 
 
 def fetched(source: Model | DatasetConfig) -> str:

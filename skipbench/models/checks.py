@@ -28,9 +28,8 @@ FIELDS = {
 
 
 def check_shape(path: str, config: Any, shape: Shape | None) -> None:
-    """Raises SkipbenchError unless a checkpoint's config has the sizes of `shape`.
-
-    The context is left out: checkpoints are published with several limits on it.
+    """Raises SkipbenchError unless a checkpoint's config has the sizes of `shape`, but its context:
+    checkpoints are published with several limits on it.
     """
     if shape is None:
         return
@@ -52,17 +51,6 @@ def weight_names(folder: Path) -> list[str]:
     return indexed(index) if index.is_file() else ["model.safetensors"]
 
 
-def check_files(path: str) -> None:
-    """Raises SkipbenchError for a JSON file of a folder that is a pipe or a device, and an index of
-    weights as `indexed`.
-    """
-    for file in sorted(Path(path).glob("*.json")):
-        if not file.is_file():
-            raise SkipbenchError(f"{file} is no file; fetch it again")
-        if file.name.endswith(".index.json"):
-            indexed(file)
-
-
 def folder_of(path: str) -> str:
     """`path`; of a GGUF file, the folder that it is converted to."""
     return str(load_extension("checkpoint", "gguf")(path)) if is_gguf(path) else path
@@ -82,7 +70,7 @@ def check_tokenizer(path: str) -> str:
         return path
     raise SkipbenchError(
         f"model.path={path!r} has no tokenizer: copy tokenizer.json and tokenizer_config.json "
-        "there from the model that it was trained from, or use tokenizer.save_pretrained(FOLDER)"
+        "there from the model that it was trained from"
     )
 
 
@@ -137,10 +125,7 @@ def check_form(model: Model, engine: str) -> None:
     path, quantization, device = model.path, model.quantization, model.device
     check_path(path)
     if quantization != "none" and engine != "reference":
-        raise SkipbenchError(
-            f"model.quantization={quantization} needs engine=reference: engine={engine} "
-            "computes with the weights itself"
-        )
+        raise SkipbenchError(f"model.quantization={quantization} needs engine=reference")
     if quantization == "int8" and device == "cpu":
         # there (bitsandbytes 0.50.2) a row's logits moved by 0.3 with the number of rows beside it
         raise SkipbenchError(

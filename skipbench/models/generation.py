@@ -11,7 +11,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
-from skipbench.models.tokenizer import read_tokenizer
+from skipbench.models.outline import read_tokenizer
 
 # Processors whose result depends on more than the tokens and the logits.
 STATEFUL = {
@@ -33,12 +33,8 @@ LIMITS = ("MaxLengthCriteria", "EosTokenCriteria")  # criteria that the loop kee
 def check_generation(
     config: Any, model_kwargs: Mapping[str, Any], others: Mapping[str, Any]
 ) -> None:
-    """Raises SkipbenchError for what cannot be honoured, by its name.
-
-    Args:
-        config: the generation config of the call.
-        model_kwargs: what `generate` prepared for the model.
-        others: further arguments of the call by name; a value that is set is refused.
+    """Raises SkipbenchError for what cannot be honoured, by its name: in the generation config of a
+    call, in what `generate` prepared for the model, and whatever is set among `others`.
     """
     single = ("num_beams", "num_return_sequences")
     wrong = [k for k in single if (getattr(config, k, None) or 1) != 1]
@@ -107,13 +103,10 @@ def prepare_call(
     model: Any, tokens: list[int], config: Any, processors: Iterable[Any], options: dict[str, Any]
 ) -> Call:
     """What `generate` of the model would do with a prompt: it prepares the call for a callable that
-    decodes nothing. Raises SkipbenchError for an option that it does not know, or that cannot be
-    honoured.
+    decodes nothing. Raises SkipbenchError for an option that it does not know, or cannot honour.
 
-    Args:
-        config: a `GenerationConfig`, whose unset values are the model's; `None` takes nothing but
-            `options`, so that what a checkpoint recommends changes no output unasked.
-        options: fields of a `GenerationConfig` that replace those of `config`.
+    `config`, whose unset values are the model's, has the fields of `options` replaced; None takes
+    these alone, so that what a checkpoint recommends changes no output unasked.
     """
     blank: Any = GenerationConfig  # untyped
     known = vars(blank())

@@ -15,14 +15,9 @@ from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
 from skipbench.models.checks import check_form, check_tokenizer, explained, folder_of
-from skipbench.models.outline import read_config
+from skipbench.models.outline import read_config, read_tokenizer
 from skipbench.models.random_weights import planted_model
-from skipbench.models.tokenizer import read_tokenizer
 
-HOST_FIRST = (
-    "weights were read into the host's memory first, which must hold them all: accelerate, which "
-    "puts them on the GPU one by one, is not installed (pip install 'skipbench[big]')"
-)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -51,41 +46,22 @@ def load(
     gpus: int | None = None,
     **settings: Any,
 ) -> tuple[LM, Any]:
-    """The model and its tokenizer.
+    """The model and its tokenizer. Raises SkipbenchError where it is not found, gated, of an
+    unknown family, or its weights are missing or of another shape.
 
     Args:
         model: settings of a checkpoint or of a planted model; or a path, with `settings` for the
             other fields of `Model`. Code of the checkpoint itself is never run.
         strict: as `make_lm` takes it.
-        gpus: over how many of the GPUs `device=auto` spreads the layers, the first ones; `None`
-            for all.
-
-    Raises:
-        SkipbenchError: not found, gated, unknown family, or weights that are missing or of another
-            shape.
+        gpus: the first ones, over which `device=auto` spreads the layers; None for all.
     """
     if isinstance(model, str):
         model = Model(path=model, **settings)
-    if not isinstance(model, PlantedModel):
-        check_form(model, engine)
-    made, tokenizer, notes = read_model(model, gpus)
-    lm = make_lm(made, engine, strict)
-    lm.remarks += notes
-    return lm, tokenizer
-
-
-def read_model(model: Model, gpus: int | None = None) -> tuple[Any, Any, list[str]]:
-    """The Hugging Face model, its tokenizer, and lines for the notes; as `load`."""
-    import transformers
-
     if isinstance(model, PlantedModel):
-        return *_planted(model), []
-    logging: Any = transformers.logging  # its functions are untyped
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    made, tokenizer = _from_folder(model, gpus)
-    plain = model.device.startswith("cuda") and not has_accelerate()
-    return made.eval().requires_grad_(False), tokenizer, [HOST_FIRST] * plain
+        made, tokenizer = _planted(model)
+    else:
+        made, tokenizer = _from_folder(model, engine, gpus)
+    return make_lm(made.eval().requires_grad_(False), engine, strict), tokenizer
 
 
 def _planted(model: PlantedModel) -> tuple[Any, Any]:
@@ -93,10 +69,7 @@ def _planted(model: PlantedModel) -> tuple[Any, Any]:
     shape, skip = model.architecture, model.sets["self-sd"]
     assert shape is not None and skip is not None
     if model.device == "auto":
-        raise SkipbenchError(
-            "model.device=auto spreads a checkpoint over devices; a planted model is made on "
-            "one, as cuda:0"
-        )
+        raise SkipbenchError("model.device=auto; a planted model is made on one device, as cuda:0")
     tokenizer = read_tokenizer(model.path)
     redundant, dtype = DraftPlan.parse(skip, shape.layers), DTYPES[model.dtype]
     made = planted_model(shape, redundant, model.seed, dtype, model.device, len(tokenizer))
@@ -121,10 +94,14 @@ def placement(model: Model, gpus: int | None) -> dict[str, Any]:
     return {"device_map": {"": model.device}} if straight or model.quantization != "none" else {}
 
 
-def _from_folder(model: Model, gpus: int | None) -> tuple[Any, Any]:
+def _from_folder(model: Model, engine: str, gpus: int | None) -> tuple[Any, Any]:
     """The Hugging Face model, and its tokenizer."""
     import transformers
 
+    check_form(model, engine)
+    logging: Any = transformers.logging  # its functions are untyped
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     path, dtype = model.path, DTYPES[model.dtype]
     more = placement(model, gpus)
     if (kind := model.quantization) != "none":

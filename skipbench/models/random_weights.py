@@ -38,22 +38,16 @@ def planted_model(
 
     Args:
         redundant: the sub-layers that no token needs, and that add next to nothing.
-        words: ids that the tokenizer knows; the rows of all others are zero, so that greedy text
-            keeps to these.
+        words: ids that the tokenizer knows; the rows of all others are zero: no greedy text.
 
-    Raises SkipbenchError for an unknown family, a vocabulary smaller than the tokenizer's, or as
-    `text_of`.
+    Raises SkipbenchError for another family or a smaller vocabulary, and as `text_of`.
     """
     from transformers import AutoConfig
 
-    if shape.vocab < words:
+    if shape.vocab < words or shape.family not in PLANTABLE:
         raise SkipbenchError(
-            f"planted: a vocabulary of {shape.vocab} is smaller than the tokenizer's {words} ids"
-        )
-    if shape.family not in PLANTABLE:
-        raise SkipbenchError(
-            f"planted: layers of family {shape.family} cannot be made; wanted one of "
-            f"{', '.join(PLANTABLE)}"
+            f"planted: family {shape.family}, {shape.vocab} ids; wanted one of "
+            f"{', '.join(PLANTABLE)}, and the tokenizer's {words} ids or more"
         )
     text = text_of(shape.hidden, redundant, seed, words)
     sizes = {name: getattr(shape, key) for key, name in FIELDS.items() if key != "family"}

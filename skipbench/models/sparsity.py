@@ -37,10 +37,8 @@ class Pattern(NamedTuple):
         """
         size = self.group or inputs
         if inputs % size:
-            raise SkipbenchError(
-                f"model.sparsity in groups of {size} does not fit a weight with {inputs} "
-                "inputs; use wanda-RATIO, such as wanda-0.5"
-            )
+            wrong = f"groups of {size} do not fit a weight with {inputs} inputs"
+            raise SkipbenchError(f"model.sparsity: {wrong}; use wanda-RATIO, such as wanda-0.5")
         return size, round(size * self.ratio) if self.group else int(size * self.ratio)
 
 
@@ -74,30 +72,17 @@ def kept(weight: Tensor, norms: Tensor, pattern: Pattern) -> Tensor:
 
 
 def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
-    """Zeroes weights of every decoder layer, layer by layer, each calibrated after the earlier ones
-    are pruned.
-
-    Args:
-        lm: under `engine=reference`, which computes with the modules that are pruned; what its
-            cache held is lost.
-        texts: token ids of the calibration texts.
-
-    Raises SkipbenchError for another engine, no text, or a pattern that does not fit a weight.
+    """Zeroes weights of every decoder layer, layer by layer, each calibrated by the token ids of
+    `texts` after the earlier ones are pruned. What the cache held is lost. Raises SkipbenchError
+    for an engine with weights of its own, no text, or a pattern that does not fit a weight.
     """
     if lm.engine.name != "reference":
-        raise SkipbenchError(
-            f"Wanda prunes under engine=reference; engine={lm.engine.name} keeps weights of its own"
-        )
+        raise SkipbenchError(f"Wanda prunes under engine=reference, not engine={lm.engine.name}")
     if not any(texts):
-        raise SkipbenchError(
-            "model.sparsity needs calibration texts; there are none. Raise model.calibration.rows"
-        )
+        raise SkipbenchError("model.sparsity needs texts; raise model.calibration.rows")
     parts = parts_of(lm.model)
     if any(mlp.inactive_bytes for _, mlp in parts.layers):
-        raise SkipbenchError(
-            f"model.sparsity prunes linear modules; the experts of {lm.config.model_type} are "
-            "none. Leave it out"
-        )
+        raise SkipbenchError(f"the experts of {lm.config.model_type} cannot be pruned")
     layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts.layers]
     squares: dict[torch.nn.Linear, Tensor] = {}
     for linear in (linear for found in layers for linear in found):

