@@ -63,11 +63,8 @@ def as_messages(history: History, last: Sequence[Mapping[str, Any]]) -> list[dic
 
 
 def pin_day(tokenizer: Any, day: str | None = None) -> str:
-    """Makes a chat template that writes a date (`strftime_now`, as Llama 3.2's) write this one, so
-    that prompts of a run that goes on later are the same.
-
-    Args:
-        day: as in 2026-11-27; by default today, as provenance has it.
+    """Makes a chat template that writes a date (`strftime_now`, as Llama 3.2's) write this one, as
+    2026-11-27, by default today, so that prompts of a run that goes on later are the same.
     """
     tokenizer.template_day = day = day or datetime.now(UTC).date().isoformat()
     return day
@@ -117,9 +114,8 @@ def speed_bench(leave_out: bool, **where: Any) -> list[Example]:
     if len(sound) < len(questions) and not (leave_out and sound):
         raise SkipbenchError(
             f"{len(questions) - len(sound)} of {len(questions)} questions of {source.name} hold "
-            "a placeholder: NVIDIA may not hand their text on. Fill them in with prepare_data.py "
-            "of specdec_bench (github.com/NVIDIA/Model-Optimizer) and give dataset.path=FILE, or "
-            "leave them out with dataset.leave_out=true"
+            "a placeholder. Fill them in with prepare_data.py of specdec_bench (github.com/NVIDIA/"
+            "Model-Optimizer): dataset.path=FILE; or leave them out: dataset.leave_out=true"
         )
     return _balanced(sound, source.size, lambda turns: str(turns[0].groups))
 
@@ -141,11 +137,8 @@ def _conversations(
                 groups["turn"] = str(number)
             after = conversation[-1].id if conversation else None
             question = conversation[0].id if conversation else ""
-            conversation.append(
-                Example(
-                    name, text, groups=groups, after=after, source=row.source, question=question
-                )
-            )
+            more = {"after": after, "source": row.source, "question": question}
+            conversation.append(Example(name, text, groups=groups, **more))
         conversations.append(conversation)
     return conversations
 

@@ -60,8 +60,7 @@ def tinystories(prefix_words: int, **where: Any) -> list[Example]:
             rows.append(story.row(head + text[: ends[-2]], {"text": text[ends[-2] :]}))
     if not rows:
         raise SkipbenchError(
-            f"{prefix_words=} leaves none of the {len(stories)} stories: each has {prefix_words} "
-            "words or fewer; give a shorter prefix"
+            f"{prefix_words=} leaves none of the {len(stories)} stories; give less"
         )
     return rows
 
@@ -72,10 +71,7 @@ def stream(parts: dict[str, list[Example]], size: int) -> list[Example]:
     below 1.
     """
     if not parts or size < 1:
-        raise SkipbenchError(
-            f"a stream of {len(parts)} parts with dataset.size={size} has no rows; give 1 or "
-            "more of both"
-        )
+        raise SkipbenchError(f"a stream of {len(parts)} parts, dataset.size={size}, has no rows")
     found = []
     for task, rows in parts.items():
         starts = [i for i, row in enumerate(rows) if row.after is None]

@@ -61,9 +61,7 @@ class Where(HubDataset):
             may_be_empty: fields that may hold an empty text.
             whole: returns all rows whatever the size, which is only checked.
 
-        Raises:
-            SkipbenchError: a size below 1, a negative number of shots, too few rows, or rows that
-                cannot be read.
+        Raises SkipbenchError for a size below 1, too few rows, or rows that cannot be read.
         """
         size, shots, path = self.size, self.shots, self.path
         check_size(size)
@@ -71,9 +69,7 @@ class Where(HubDataset):
             raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
         kinds = {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}
         if unknown := kinds.keys() - self.columns:
-            raise SkipbenchError(
-                f"dataset.columns lacks {', '.join(sorted(unknown))}; give the name of that column"
-            )
+            raise SkipbenchError(f"dataset.columns lacks {', '.join(sorted(unknown))}")
         columns = {self.columns[field]: of for field, of in kinds.items()}
         read = partial(self._read, columns, [self.columns[field] for field in may_be_empty])
 
@@ -81,27 +77,22 @@ class Where(HubDataset):
             try:  # local files are checked when they are read, of the hub's rows those drawn
                 return msgspec.convert({field: row[self.columns[field]] for field in kinds}, kind)
             except msgspec.ValidationError as error:
-                raise SkipbenchError(
-                    f"{self.name}: {error}; the dataset has changed: pin dataset.revision"
-                ) from error
+                raise SkipbenchError(f"{self.name}: {error}; pin dataset.revision") from error
 
         rows = read(self.split, path)
         first = drawn = 0  # shots at the start of a local file, and at the start of the order
         examples: list[F] = []
         if shots and path is not None and self.shots_path is None:
             if len(rows) <= shots:
-                raise SkipbenchError(
-                    f"{path} has {len(rows)} rows, and dataset.shots={shots} of them would be "
-                    "examples; give more rows, fewer shots, or the examples in a file of their "
-                    "own: dataset.shots_path=FILE"
+                advice = (
+                    "give more rows, fewer shots, or examples of their own: dataset.shots_path="
                 )
+                raise SkipbenchError(f"{path} has {len(rows)} rows, {shots=} of them; {advice}FILE")
             first, examples = shots, [fields_of(rows[i]) for i in range(shots)]
         elif shots:
             train = read(self.shots_split, self.shots_path)
             if len(train) < shots:
-                raise SkipbenchError(
-                    f"dataset.shots={shots}, but there are only {len(train)} rows to draw them from"
-                )
+                raise SkipbenchError(f"dataset.shots={shots} of {len(train)} rows; give fewer")
             examples = [fields_of(train[i]) for i in self._order(len(train))[:shots]]
             if path == self.shots_path and (path or self.split == self.shots_split):
                 drawn = shots

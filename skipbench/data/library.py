@@ -8,7 +8,6 @@ a run's record distinguishes others.
 import ast
 import functools
 import re
-import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator
@@ -32,10 +31,7 @@ def stdlib_code(size: int | None, seed: int, shuffle: bool) -> list[Example]:
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (rows := _library(folder)):
-        raise SkipbenchError(
-            f"stdlib-code: {folder} holds no source of the standard library; use a Python "
-            "installed with it, or dataset=prompts"
-        )
+        raise SkipbenchError(f"stdlib-code: {folder} holds no source of the standard library")
     return sample_rows(rows, size, seed, shuffle)
 
 
@@ -76,10 +72,7 @@ def pydoc_summary(size: int | None, seed: int, shuffle: bool) -> list[Example]:
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
-        raise SkipbenchError(
-            f"pydoc-summary: this Python {sys.version.split()[0]} comes without pydoc_data; use "
-            "another one, or dataset=prompts"
-        ) from error
+        raise SkipbenchError("pydoc-summary: this Python comes without pydoc_data") from error
     rows = []
     for topic, text in sorted(topics.items()):
         for number, section in enumerate(_sections(text)):

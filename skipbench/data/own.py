@@ -27,15 +27,11 @@ class _Prompt(msgspec.Struct):
 
 
 def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Example]:
-    """The prompts of a file, with ids that count from 1.
+    """The prompts of a file, with ids that count from 1; other arguments as of `sample_rows`. Raises
+    SkipbenchError for a file that cannot be read, or a row without a prompt.
 
-    Args:
-        path: `.jsonl` or `.parquet` with a column `prompt` (a text) or `messages` (a list of `role`
-            and `content`, the last one of the user), other columns are not read; or `.txt` with one
-            prompt per line. Other arguments are those of `sample_rows`.
-
-    Raises:
-        SkipbenchError: a file that cannot be read, or a row without a prompt.
+    `.jsonl` and `.parquet` have a column `prompt` (a text) or `messages` (a list of `role` and
+    `content`, the last one of the user); `.txt` has a prompt per line.
     """
     file = Path(path)
     rows = list(_lines(file) if file.suffix == ".txt" and file.is_file() else _rows(file))
@@ -61,11 +57,8 @@ def _rows(file: Path) -> Iterator[Example]:
             continue
         if row.messages is None:
             raise SkipbenchError(f"{place}: wanted {WANTED}")
-        if row.messages[-1].role not in ("user", "tool"):
-            raise SkipbenchError(
-                f"{place}: the last message is of {row.messages[-1].role!r}; the model answers one "
-                "of the user, so leave its answer out"
-            )
+        if (last := row.messages[-1].role) not in ("user", "tool"):
+            raise SkipbenchError(f"{place}: the last message is of {last!r}; leave its answer out")
         plain = "\n\n".join(message.content for message in row.messages)
         chat = msgspec.to_builtins(row.messages)
         yield Example(name, plain, source=hashed(chat, sort_keys=False), messages=tuple(chat))

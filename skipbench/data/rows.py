@@ -50,23 +50,15 @@ def read_file(
 
 
 def placed_rows(path: Path, kind: type[T], wanted: str) -> Iterator[tuple[str, T]]:
-    """The rows of a .jsonl or .parquet file with their places in it; empty lines are left out.
-
-    Args:
-        kind: a struct or a TypedDict whose fields are the columns to read.
-        wanted: the same in words, for an error.
-
-    Raises:
-        SkipbenchError: no such file, another suffix, a file that cannot be read, or a row whose
-            values are not of that kind.
+    """The rows of a .jsonl or .parquet file with their places in it, without empty lines: `kind` is
+    a struct or a TypedDict whose fields are the columns to read, and `wanted` the same in words.
+    Raises SkipbenchError where the file cannot be read, or a row has other values.
     """
-    if not path.is_file():
-        what = "is no file" if path.exists() else "does not exist"
-        raise SkipbenchError(f"{path} {what}; give a file that ends in .jsonl or .parquet")
-    if path.suffix not in (".jsonl", ".parquet"):
+    if not path.is_file() or path.suffix not in (".jsonl", ".parquet"):
+        what = "does not exist" if not path.exists() else "is no file of rows"
         raise SkipbenchError(
-            f"{path} ends in {path.suffix!r}; files of rows end in .jsonl or .parquet, those of "
-            "dataset=prompts in .txt, too"
+            f"{path} {what}; give a file that ends in .jsonl or .parquet, for dataset=prompts in "
+            ".txt, too"
         )
     rows = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, [*get_type_hints(kind)])
     for place, row in rows:
@@ -104,10 +96,8 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise SkipbenchError(f"{path} cannot be read as parquet: {error}") from error
     if not there:
-        raise SkipbenchError(
-            f"{path} has none of the columns {', '.join(columns)}; its columns are "
-            f"{', '.join(names)}"
-        )
+        known = f"its columns are {', '.join(names)}"
+        raise SkipbenchError(f"{path} has none of the columns {', '.join(columns)}; {known}")
     yield from ((f"{path} row {number}", row) for number, row in enumerate(rows, 1))
 
 

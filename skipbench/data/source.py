@@ -20,16 +20,9 @@ _SHA1 = re.compile(r"[0-9a-f]{40}")
 def from_hub(
     hub: str, config: str | None, split: str, revision: str, columns: Sequence[str], advice: str
 ) -> Sequence[dict[str, Any]]:
-    """The rows of a dataset of the hub in their order, with `columns`.
-
-    Args:
-        config: name of a configuration; several joined by `+` are read one after another.
-        revision: commit, branch or tag.
-        advice: last sentence of an error.
-
-    Raises:
-        SkipbenchError: no network and not cached; an unknown dataset, configuration, split or
-            revision; a cached copy of another revision; columns that are not there.
+    """The rows of a dataset of the hub in their order, with `columns`; configurations joined by `+`
+    are read one after another, and `revision` is a commit, branch or tag. Raises SkipbenchError,
+    which ends with `advice`, where something of it is unknown or cannot be had.
     """
     if config and "+" in config:
         parts = (from_hub(hub, c, split, revision, columns, advice) for c in config.split("+"))
@@ -46,8 +39,7 @@ def from_hub(
     if missing:
         raise SkipbenchError(
             f"{place} lacks the columns {', '.join(missing)}; it has "
-            f"{', '.join(found.column_names)}. Pin a revision that has them "
-            "(dataset.revision=...), or say which columns to take (dataset.columns)"
+            f"{', '.join(found.column_names)}. Change dataset.revision or dataset.columns"
         )
     # Offline the library takes the newest copy in its cache, whichever revision was asked for.
     origins = list(getattr(found.info, "download_checksums", None) or {})
@@ -79,9 +71,7 @@ def offline(wanted: bool = True) -> Iterator[None]:
 
 def fetch(url: str, sha256: str, advice: str = "") -> Path:
     """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
-    network.
-
-    Raises SkipbenchError if it is out of reach, or its SHA-256 (hex) is another.
+    network. Raises SkipbenchError if it is out of reach, or its SHA-256 (hex) is another.
     """
     cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if known := cached.is_file():
@@ -97,10 +87,8 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     digest = hashlib.sha256(data).hexdigest()
     if digest != sha256:
         cached.unlink(missing_ok=True)
-        raise SkipbenchError(
-            f"{url} has changed: its SHA-256 is {digest}, wanted {sha256}. Try again, or set "
-            "dataset.revision to the new one if you trust it"
-        )
+        why = f"its SHA-256 is {digest}, wanted dataset.revision={sha256}"
+        raise SkipbenchError(f"{url} has changed: {why}")
     if not known:
         write_atomic(cached, data)
     return cached

@@ -48,7 +48,5 @@ def long_text(min_words: int = 0, **where: Any) -> list[Example]:
         summary = {"summary": row.fields.summary} if isinstance(row.fields, Summarised) else None
         rows.append(row.row(text, summary))
     if not rows:
-        raise SkipbenchError(
-            f"dataset.min_words={min_words} leaves no text of {source.name}; give fewer"
-        )
+        raise SkipbenchError(f"dataset.min_words={min_words} leaves no text of {source.name}")
     return rows

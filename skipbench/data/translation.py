@@ -23,9 +23,7 @@ def german_english(**where: Any) -> list[Example]:
     sample, shots = source.draw(Sentence)
     for fields in (*shots, *(row.fields for row in sample)):
         if not all(isinstance(fields.pair.get(language), str) for language in ("de", "en")):
-            raise SkipbenchError(
-                f"{source.name}: a row of column {source.columns['pair']!r} lacks 'de' or 'en'"
-            )
+            raise SkipbenchError(f"{source.name}: a row lacks 'de' or 'en'")
     head = "".join(f"German: {s.pair['de']}\nEnglish: {s.pair['en']}\n\n" for s in shots)
     return [
         r.row(

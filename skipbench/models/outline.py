@@ -159,13 +159,9 @@ def fetch(path: str, revision: str | None, shape: Shape | None) -> Fetched:
     from huggingface_hub import snapshot_download
 
     path = checks.folder_of(path)
-    local = Path(path).is_dir()
+    local, files = Path(path).is_dir(), checks.FILES
     with checks.explained(path, revision):
-        at = (
-            path
-            if local
-            else snapshot_download(path, revision=revision, allow_patterns=checks.FILES)
-        )
+        at = path if local else snapshot_download(path, revision=revision, allow_patterns=files)
     folder = Path(at)
     read_tokenizer(at)
     checks.check_shape(path, read_config(str(folder), None), shape)

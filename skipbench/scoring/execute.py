@@ -44,16 +44,12 @@ def score_run(
     """
     run = read_run(folder)
     if not run.settings:
-        raise SkipbenchError(
-            f"{folder} holds no run; give the folder of one, or its name below results/runs"
-        )
+        raise SkipbenchError(f"{folder} holds no run")
     scorer = run.setting("dataset.scorer")
     if scorer not in EXECUTED:
         return None
     if run.metrics is None:
-        raise SkipbenchError(
-            f"the run in {folder} is not finished; run its command again, then score it"
-        )
+        raise SkipbenchError(f"the run in {folder} is not finished; run its command again")
     if not (timeout_s > 0 and math.isfinite(timeout_s)):
         raise SkipbenchError(f"timeout={timeout_s:g}; give a positive number of seconds")
     isolation = bubblewrap() if sandbox == "auto" else ()

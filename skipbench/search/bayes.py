@@ -19,15 +19,11 @@ def suggest_point(
     restarts: int = 5,
 ) -> NDArray[np.float64]:
     """The point [d] of highest upper confidence bound, given the values (maximised) of at least one
-    point.
+    point. The bound is evaluated at random `draws`, from the best of which `starts` gradient
+    searches begin; `restarts` are of the fit of the kernel.
 
     A Gaussian process with Matern kernel 5/2, noise 1e-2 and normalised values, as in the published
     code of Self-SD and SWIFT. It is fitted anew, so the result depends on the arguments alone.
-
-    Args:
-        draws: random points at which the bound is evaluated.
-        starts: searches by gradient that begin at the best of them.
-        restarts: of the fit of the kernel.
     """
     from bayes_opt import acquisition
     from bayes_opt.target_space import TargetSpace

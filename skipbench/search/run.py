@@ -68,12 +68,10 @@ def search(
 
     Args:
         objective: the value of a set (smaller is better) and details for the trace.
-        settings: all that the search depends on; a trace with other settings is refused.
+        settings: all that the search depends on.
 
-    Raises:
-        SkipbenchError: the trace belongs to other settings or to another course of the strategy, is
-            damaged before its last line, not writable or written by another process, or no trial
-            had a value.
+    Raises SkipbenchError where the trace is of other settings or another course of the strategy, is
+    damaged, not writable or written by another process, or no trial had a value.
     """
     with held(trace.parent), progress("search", iterations) as advance:
         done = _open(trace, settings, layers, iterations)
@@ -92,8 +90,7 @@ def search(
                 if trial.point is None and strategy.suggest() != skip:
                     raise SkipbenchError(
                         f"{trace}, line {iteration + 2}: this search would not have tried "
-                        f"{trial.skip!r} there; the trace is of another version or seed: move it "
-                        "away"
+                        f"{trial.skip!r} there; move the trace away"
                     )
                 strategy.point = trial.point
             trials.append(trial)
@@ -137,14 +134,11 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
         before = strict_json(lines[0][1])["settings"]
         keys = {k for k in {*before, *now} if before.get(k) != now.get(k)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SkipbenchError(
-            f"{trace}, line 1: not the settings of a search ({error!r})"
-        ) from error
+        what = "not the settings of a search"
+        raise SkipbenchError(f"{trace}, line 1: {what} ({error!r})") from error
     if keys:
-        raise SkipbenchError(
-            f"{trace} is a search with other settings ({', '.join(sorted(keys))}); move it away or "
-            "choose another folder"
-        )
+        others = ", ".join(sorted(keys))
+        raise SkipbenchError(f"{trace} is a search with other settings ({others}); move it away")
     return read_trials(trace, len(lines), layers)[:limit]
 
 
@@ -185,8 +179,7 @@ def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> T
     """The best trial, by new timings of the best `BEST` sets; its value is their median.
 
     The best of many noisy timings is too good, and often not the best set. Each set is timed
-    `TIMES` times: interleaved, each time from another set on. The timings are kept beside the trace
-    and not made again.
+    `TIMES` times, interleaved, once for all: the timings are kept beside the trace.
     """
     trials = read_trials(trace, iterations)
     if (again := read_retimed(trace.parent, iterations)) is None:
@@ -203,9 +196,9 @@ def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> T
         best = medians.index(min(medians))
         again = Retimed(iterations, sets[best], medians[best], sets, values)
         append_line(trace.parent / RETIMED, json.dumps(asdict(again), allow_nan=False))
+    number = again.sets.index(again.best) + 1
     say(
-        f"the best {len(again.sets)} sets of the search, timed again {TIMES} times, interleaved: "
-        f"its number {again.sets.index(again.best) + 1} is the best"
+        f"of the best {len(again.sets)} sets, timed again {TIMES} times, number {number} is the best"
     )
     return replace(next(t for t in trials if t.skip == again.best), value=again.value)
 
