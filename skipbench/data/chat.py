@@ -4,6 +4,7 @@ import itertools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -137,8 +138,8 @@ def _conversations(
                 groups["turn"] = str(number)
             after = conversation[-1].id if conversation else None
             question = conversation[0].id if conversation else ""
-            more = {"after": after, "source": row.source, "question": question}
-            conversation.append(Example(name, text, groups=groups, **more))
+            one = Example(name, text, groups=groups, after=after, question=question)
+            conversation.append(replace(one, source=row.source))
         conversations.append(conversation)
     return conversations
 

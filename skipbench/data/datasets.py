@@ -59,9 +59,7 @@ def tinystories(prefix_words: int, **where: Any) -> list[Example]:
         if len(ends) > prefix_words:
             rows.append(story.row(head + text[: ends[-2]], {"text": text[ends[-2] :]}))
     if not rows:
-        raise SkipbenchError(
-            f"{prefix_words=} leaves none of the {len(stories)} stories; give less"
-        )
+        raise SkipbenchError(f"{prefix_words=} leaves none of the {len(stories)} stories")
     return rows
 
 

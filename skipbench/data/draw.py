@@ -84,15 +84,13 @@ class Where(HubDataset):
         examples: list[F] = []
         if shots and path is not None and self.shots_path is None:
             if len(rows) <= shots:
-                advice = (
-                    "give more rows, fewer shots, or examples of their own: dataset.shots_path="
-                )
-                raise SkipbenchError(f"{path} has {len(rows)} rows, {shots=} of them; {advice}FILE")
+                given = f"{path} has {len(rows)} rows, and dataset.shots={shots}"
+                raise SkipbenchError(f"{given}; give more rows, or dataset.shots_path=FILE")
             first, examples = shots, [fields_of(rows[i]) for i in range(shots)]
         elif shots:
             train = read(self.shots_split, self.shots_path)
             if len(train) < shots:
-                raise SkipbenchError(f"dataset.shots={shots} of {len(train)} rows; give fewer")
+                raise SkipbenchError(f"dataset.shots={shots}, but there are only {len(train)} rows")
             examples = [fields_of(train[i]) for i in self._order(len(train))[:shots]]
             if path == self.shots_path and (path or self.split == self.shots_split):
                 drawn = shots

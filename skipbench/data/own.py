@@ -27,7 +27,7 @@ class _Prompt(msgspec.Struct):
 
 
 def prompts(path: str, size: int | None, seed: int, shuffle: bool) -> list[Example]:
-    """The prompts of a file, with ids that count from 1; other arguments as of `sample_rows`. Raises
+    """The prompts of a file, with ids that count from 1; arguments as of `sample_rows`. Raises
     SkipbenchError for a file that cannot be read, or a row without a prompt.
 
     `.jsonl` and `.parquet` have a column `prompt` (a text) or `messages` (a list of `role` and

@@ -196,10 +196,8 @@ def retime(objective: Objective, trace: Path, layers: int, iterations: int) -> T
         best = medians.index(min(medians))
         again = Retimed(iterations, sets[best], medians[best], sets, values)
         append_line(trace.parent / RETIMED, json.dumps(asdict(again), allow_nan=False))
-    number = again.sets.index(again.best) + 1
-    say(
-        f"of the best {len(again.sets)} sets, timed again {TIMES} times, number {number} is the best"
-    )
+    number, of = again.sets.index(again.best) + 1, len(again.sets)
+    say(f"the best of {of} sets, timed again {TIMES} times, is number {number} of the search")
     return replace(next(t for t in trials if t.skip == again.best), value=again.value)
 
 

@@ -34,9 +34,7 @@ class Space:
 
     def __post_init__(self) -> None:
         if self.ratio is not None and not 0 <= self.ratio <= 1:
-            raise SkipbenchError(
-                f"search.ratio={self.ratio}; wanted 0 to 1, or null for any number"
-            )
+            raise SkipbenchError(f"search.ratio={self.ratio}; wanted 0 to 1, or null")
         DraftPlan.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
 
     @property
@@ -126,9 +124,7 @@ def make_strategy(options: Search, layers: int) -> Strategy:
     space = Space(layers, options.ratio, options.protect)
     start = DraftPlan.parse(options.start, layers)
     if both := sorted(start.skipped.intersection(options.protect)):
-        raise SkipbenchError(
-            f"search.start skips the sub-layers {both}, which search.protect keeps"
-        )
+        raise SkipbenchError(f"search.start skips {both}, which search.protect keeps")
     first = start if start.skipped else None
     if options.strategy == "bayes":
         return Bayes(space, options.seed, first, options.init, options.rounded)
