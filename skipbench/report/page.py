@@ -81,10 +81,11 @@ def readable_runs(results: Path) -> tuple[list[Run], list[str]]:
 def plots(runs: Sequence[Run]) -> dict[str, str]:
     """A forest plot of each row of the runs, as a data URI by the row's title."""
     from skipbench.report.figures.forest import forest, rows_of
-    from skipbench.report.figures.style import svg
+    from skipbench.report.figures.style import drawn
 
     rows = sorted(rows_of(runs).items())
-    return {name: _SVG + b64encode(svg(forest({name: own}))).decode() for name, own in rows}
+    images = {name: drawn(forest({name: own}), "svg") for name, own in rows}
+    return {name: _SVG + b64encode(image).decode() for name, image in images.items()}
 
 
 def document(

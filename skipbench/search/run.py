@@ -90,7 +90,7 @@ def search(
                 if trial.point is None and strategy.suggest() != skip:
                     raise SkipbenchError(
                         f"{trace}, line {iteration + 2}: this search would not have tried "
-                        f"{trial.skip!r} there; move the trace away"
+                        f"{trial.skip!r} there: another version or seed; move it away"
                     )
                 strategy.point = trial.point
             trials.append(trial)

@@ -87,7 +87,7 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "no.jsonl", "does not exist"),
         (tmp_path, "is no file"),
-        (csv, "'.csv'; files of rows end in .jsonl or .parquet"),
+        (csv, "a.csv is no file of rows; give a file that ends in .jsonl or .parquet"),
         (blank, "has no rows"),
         (empty, "has no rows"),
         (bad, "cannot be read as parquet"),

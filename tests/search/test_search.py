@@ -209,7 +209,7 @@ def test_limits() -> None:
         (r"search\.ratio=.*0 to 1", {"ratio": -0.1}),
         (r"search\.ratio=.*0 to 1", {"ratio": 1.1}),
         (r"sub-layers \[8\]", {"protect": (0, 8)}),
-        (r"search\.start skips the sub-layers \[2\]", {"protect": (1, 2), "start": "attn:1,2"}),
+        (r"search\.start skips \[2\]", {"protect": (1, 2), "start": "attn:1,2"}),
     ]
     for says, options in wrong:
         with pytest.raises(SkipbenchError, match=says):

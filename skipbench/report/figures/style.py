@@ -200,18 +200,14 @@ def save(figure: Figure, runs: list[Run], stem: Path, text: str | None = None) -
     with styled():
         below = caption(runs) if text is None else text
         figure.supxlabel(below, fontsize=7, color="#444444", wrap=True)
-    made = {stem.with_name(f"{stem.name}.{kind}"): _bytes(figure, kind) for kind in FORMATS}
+    made = {stem.with_name(f"{stem.name}.{kind}"): drawn(figure, kind) for kind in FORMATS}
     for path, data in made.items():
         write_atomic(path, data)
     return list(made)
 
 
-def svg(figure: Figure) -> bytes:
-    """The figure as SVG."""
-    return _bytes(figure, "svg")
-
-
-def _bytes(figure: Figure, kind: str) -> bytes:
+def drawn(figure: Figure, kind: str) -> bytes:
+    """The figure in one of `FORMATS`."""
     with styled():
         unset = dict.fromkeys(FORMATS[kind])
         dpi = 150 if kind == "png" else "figure"
