@@ -3,11 +3,9 @@ can run on a model and prompts of one's own.
 """
 
 import json
-import math
 import re
 import shlex
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,11 +18,11 @@ from skipbench.config.compose import compose_cells
 from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import SkipbenchError, reason_of
-from skipbench.experiments.ranking import cells_to_rank, ranking, run_ranked
-from skipbench.experiments.row import run_rows, show_run
+from skipbench.experiments.ranking import cells_to_rank, run_ranked
+from skipbench.experiments.row import deadline_of, run_rows, show_run
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.columns import check_columns
-from skipbench.report.compared import BASELINE, Comparison, check_over
+from skipbench.report.compared import BASELINE, Comparison, check_over, conclude
 from skipbench.report.tables import model
 from skipbench.report.tables.formats import DEFAULT, for_terminal, write
 from skipbench.report.tables.runs import row_table
@@ -83,11 +81,6 @@ def has(runs: Sequence[Run], over: str | None) -> bool:
     return over == BASELINE or over in [run.method for run in runs if run.metrics]
 
 
-def deadline_of(minutes: float | None) -> float:
-    """The time of `time.monotonic` at which so many minutes are over."""
-    return math.inf if minutes is None else time.monotonic() + 60 * minutes
-
-
 def write_table(
     path: Path, table: model.Table, text: str, formats: Sequence[str] = (), stored: str = ""
 ) -> None:
@@ -116,7 +109,8 @@ def run_compare(asked: Compare) -> None:
     cells = cells_to_rank(settings, asked.method or asked.methods, asked.limit)
     check_over(asked.over, [cell.config.method.name for cell in cells if cell.runnable])
     run_ranked(cells, asked.minutes)
-    runs, unable = (comparison := ranking(cells)).runs, [c for c in cells if c.error or c.reason]
+    comparison = conclude([run_entry(cell) for cell in cells])
+    runs, unable = comparison.runs, [cell for cell in cells if cell.error or cell.reason]
     notes = [f"left out: {run.method}: {run.reason}" for run in map(run_entry, unable)]
     if any(cell.runnable and cell.config.dry_run for cell in cells):
         for note in notes:

@@ -32,7 +32,7 @@ def run_runrow(asked: RunRow) -> None:
         raise SkipbenchError(f"runrow {RunRow.NEEDS}")
     cells = manifest.read_row(Path(path), int(number))
     if os.environ.get(WATCHED) == str(os.getppid()):
-        sys.argv = manifest.command(Path(path).parent) or sys.argv
+        sys.argv = manifest.command(Path(path).parent).argv or sys.argv
         _run_watched(cells)
         return
     code = watch(row_command(path, number), os.environ)

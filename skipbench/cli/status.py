@@ -91,12 +91,12 @@ def _command(name: str, asked: Status, lines: Sequence[_Line], folder: Path | No
     `name` is.
     """
     if folder is not None:
-        return command_line("submit", [], manifest.words(folder) or ["..."])
+        return command_line("submit", [], manifest.command(folder).words or ["..."])
     jobs = [log.parent for line in lines for log in line.cell.logs]
     placed = any(word.startswith("hardware=") for word in asked.given)
     if placed or not jobs:
         return command_line("submit" if placed else "table", [name], asked.given)
-    given = [word for word in manifest.words(jobs[-1]) if "=" in word]
+    given = [word for word in manifest.command(jobs[-1]).words if "=" in word]
     return command_line("submit", [name], given or [*asked.given, "hardware=..."])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from skipbench.cli.commands import Table
-from skipbench.cli.compare import deadline_of, has, write_table
+from skipbench.cli.compare import has, write_table
 from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
@@ -16,7 +16,7 @@ from skipbench.config.catalog import choices, experiment_of
 from skipbench.console import complain, say, show
 from skipbench.errors import NotHereError, reason_of
 from skipbench.experiments.plan import file_name, points_of
-from skipbench.experiments.row import run_rows
+from skipbench.experiments.row import deadline_of, run_rows
 from skipbench.experiments.table_runs import table_runs
 from skipbench.report.compared import check_over, ranked
 from skipbench.report.tables.features import feature_table, feature_tables

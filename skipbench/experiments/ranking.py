@@ -1,8 +1,8 @@
 """Ranks the methods that can run on a model by their speedup, within a budget of time."""
 
+import contextlib
 import hashlib
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from skipbench.console import say
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import fill_skip_set
-from skipbench.experiments.row import run_rows
+from skipbench.experiments.row import deadline_of, run_rows
 from skipbench.experiments.set_search import search_or_check
 from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import BASELINE, Comparison, conclude
@@ -46,7 +46,7 @@ def rank_methods(
     time is up. Arguments and errors of `cells_to_rank`, and those of `run_ranked`.
     """
     run_ranked(cells := cells_to_rank(settings, methods, limit), minutes)
-    return ranking(cells)
+    return conclude([run_entry(cell) for cell in cells])
 
 
 def cells_to_rank(
@@ -91,14 +91,12 @@ def run_ranked(cells: Sequence[Cell], minutes: float | None) -> None:
         minutes: after which no further prompt begins, and no search for a skip set; one prompt is
             always decoded.
     """
-    load = LastLoaded(always=True)
-    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    able = [cell for cell in cells if cell.runnable]
-    later = [_searches(cell) for cell in able]
-    now = [cell for cell, searches in zip(able, later, strict=True) if not searches]
+    load, deadline = LastLoaded(always=True), deadline_of(minutes)
+    able, later = [c for c in cells if c.runnable], [c for c in cells if _searches(c)]
+    now = [cell for cell in able if cell not in later]
     say(f"prompts by turns: {', '.join(cell.config.method.name for cell in now)}")
     run_rows(now, load, deadline)
-    for cell in (cell for cell, searches in zip(able, later, strict=True) if searches):
+    for cell in later:
         try:
             if time.monotonic() > deadline:
                 raise NotHereError("no time is left of minutes= for its search")
@@ -115,16 +113,10 @@ def run_ranked(cells: Sequence[Cell], minutes: float | None) -> None:
 
 def _searches(cell: Cell) -> bool:
     """True if its skip set is not searched yet."""
-    try:
-        fill_skip_set(cell)
-    except NotHereError:
-        return cell.config.method.skip == "stored"
-    return False
-
-
-def ranking(cells: Sequence[Cell]) -> Comparison:
-    """What cells of one row, that have run, say of their methods."""
-    return conclude([run_entry(cell) for cell in cells])
+    with contextlib.suppress(NotHereError):
+        if cell.runnable:
+            fill_skip_set(cell)
+    return cell.runnable and not cell.filled
 
 
 def _named(methods: Sequence[str], model: str) -> list[str]:

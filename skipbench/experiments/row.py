@@ -29,6 +29,11 @@ OF_ORIGIN = ("engine", "engine_asked", "dtype", "sparsity", "device")
 """What a line for machines says of where a cell ran."""
 
 
+def deadline_of(minutes: float | None) -> float:
+    """The time of `time.monotonic` at which so many minutes are over."""
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
+
+
 def run_rows(
     cells: Sequence[Cell],
     load: LastLoaded | None = None,
@@ -47,7 +52,8 @@ def run_rows(
     """
     load, rows = load or LastLoaded(), rows_of([cell for cell in cells if cell.error is None])
     for number, row in enumerate(rows, 1):
-        todo = [cell for cell in row if not _over(cell, only_check)]
+        tell = len(rows) == 1 and not only_check
+        todo = [cell for cell in row if not _over(cell, only_check, tell)]
         if len(rows) > 1 and not only_check:
             done = len(row.cells) - len(todo)
             say(f"row {number} of {len(rows)}: {row}" + (f"; {done} of them done" if done else ""))
@@ -65,12 +71,12 @@ def run_rows(
             _decode(ready, load, deadline)
 
 
-def _over(cell: Cell, only_check: bool) -> bool:
-    """True where nothing is to be done: the cell is done, or refused."""
+def _over(cell: Cell, only_check: bool, tell: bool) -> bool:
+    """True where nothing is to be done: the cell is done, or refused. `tell`: as of `is_done`."""
     try:
         # records that say it is done need neither torch nor the dataset
         anew = cell.config.dry_run or (cell.config.fresh and not only_check)
-        return (not anew and is_done(cell, tell=not only_check)) or only_check
+        return (not anew and is_done(cell, tell)) or only_check
     except Exception as error:  # kept; the other cells do not depend on it
         cell.error = error
         return True

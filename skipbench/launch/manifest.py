@@ -16,7 +16,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.runs.cell import Cell
 from skipbench.runs.files import append_line, read_lines, write_atomic, write_json, writing
-from skipbench.runs.reading import MALFORMED, read_bytes, read_json, readable
+from skipbench.runs.reading import MALFORMED, read_json, readable
 
 CELLS, COMMAND = "cells.jsonl", "command.json"
 
@@ -46,33 +46,25 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]], words: Sequence[
 def read_row(path: Path, index: int) -> list[Cell]:
     """The cells of row `index`. Raises SkipbenchError if there is none."""
     with readable(path, "submit again"):
-        data = read_bytes(path)
-        if data is None:
-            raise FileNotFoundError("no such file")
-        lines = data.decode().splitlines()
+        lines = read_lines(path)
         if 0 <= index < len(lines):
-            row = msgspec.json.decode(lines[index], type=_Row)
+            row = msgspec.json.decode(lines[index][1], type=_Row)
             return [Cell(RunConfig.from_dict(config)) for config in row.configs]
     raise SkipbenchError(f"{path} has {len(lines)} rows and no number {index}; the first is 0")
 
 
-class _Command(msgspec.Struct):
+class Command(msgspec.Struct):
+    """A command line, and its words behind `submit`."""
+
     argv: list[str] = []
     words: list[str] = []
 
 
-def command(folder: Path) -> list[str] | None:
-    """The command line that wrote the rows in a folder, which their records tell; None without."""
-    found = read_json(folder / COMMAND, _Command)
-    return found.argv if found else None
-
-
-def words(folder: Path) -> list[str]:
-    """The words behind `submit` that made a folder; none where they cannot be read."""
+def command(folder: Path) -> Command:
+    """What wrote the rows in a folder; nothing where it cannot be read."""
     with contextlib.suppress(SkipbenchError):
-        found = read_json(folder / COMMAND, _Command)
-        return found.words if found else []
-    return []
+        return read_json(folder / COMMAND, Command) or Command()
+    return Command()
 
 
 class Array(msgspec.Struct):

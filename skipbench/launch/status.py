@@ -79,7 +79,7 @@ def _read_state(cell: Cell, live: Mapping[str, str] | None, stale_s: float) -> N
     searched = cell.config.search_dataset is not None
     try:
         fill_skip_set(cell)
-        cell.state = run_state(cell.folder, live, stale_s)
+        cell.state, cell.runnable = run_state(cell.folder, live, stale_s), True
         if cell.state.state == "done" and not checked_run(cell).has(cell.config.limit):
             cell.state = RunState("interrupted", "it has fewer prompts than are asked for")
     except NotHereError as error:
