@@ -74,15 +74,9 @@ def run_submit(asked: Submit) -> None:
             "submit takes no fresh=: a job that is requeued would start anew each time; use "
             "results=FOLDER, or table"
         )
-
     experiments = cells_asked(asked, known)
     cells = [cell for own in experiments.values() for cell in once(own)]
     only_print = asked.print or any(cell.config.dry_run for cell in cells)
-
-    def sent(name: str) -> None:
-        if not only_print:
-            show(f"see: {command_line('status', [name], asked.given)}")
-
     with contextlib.ExitStack() as stack:
         if cells and isinstance(hardware, Slurm) and not only_print:
             stack.enter_context(held(cells[0].config.results.resolve() / "submit", wait=True))
@@ -91,9 +85,10 @@ def run_submit(asked: Submit) -> None:
             hardware,
             None if asked.yes else UNASKED_H,
             only_print=only_print,
-            sent=sent,
             anyway=None if asked.anyway else "--anyway",
             words=[*asked.words, *asked.given],
         )
+    for name in () if only_print else experiments:
+        show(f"see: {command_line('status', [name], asked.given)}")
     if failed:
         sys.exit(1)

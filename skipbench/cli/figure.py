@@ -51,12 +51,8 @@ def run_figure(asked: Figure) -> None:
 def _forest(path: Path) -> None:
     """Draws the comparison of a stored table, into the folder `figures` beside that of tables."""
     with readable(path, "write it with python -m skipbench table NAME"):
-        runs = read_summary(read_bytes(path) or b"").runs
-        _say(
-            save(
-                forest(rows_of(runs)), runs, path.parent.parent / "figures" / path.stem, below(runs)
-            )
-        )
+        runs, place = read_summary(read_bytes(path) or b"").runs, path.parent.parent / "figures"
+        _say(save(forest(rows_of(runs)), runs, place / path.stem, below(runs)))
 
 
 def _experiment(asked: Figure) -> None:
@@ -94,8 +90,10 @@ def _experiment(asked: Figure) -> None:
 def run_of(cell: Cell) -> Run:
     """The finished run of an experiment's cell, with what the experiment knows of it."""
     fill_skip_set(cell)
-    checked_run(cell)
-    run = finished_run(cell.folder)
+    run, limit = checked_run(cell), cell.config.limit
+    finished_run(cell.folder)
+    if not run.has(limit):
+        raise SkipbenchError(f"{cell.folder} has fewer prompts than limit={limit}")
     return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(cell.config))
 
 

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from skipbench.bench.memory import GIB
 from skipbench.cli.commands import Planned
@@ -12,7 +12,7 @@ from skipbench.console import show
 from skipbench.experiments.blocks import unique
 from skipbench.experiments.costs import Cost, gpu_of
 from skipbench.experiments.plan import hardware_of, once
-from skipbench.launch.jobs import bill_line, bill_of, jobs_of
+from skipbench.launch.jobs import Job, bill_line, bill_of, jobs_of
 from skipbench.runs.cell import Cell
 
 HEAD = ("prompts", "GPUs", "memory", "hours", "GPU-hours", "")
@@ -20,28 +20,18 @@ LEGEND = "hours: of the longest row; noise floor: a cell of method=vanilla besid
 LIMITS = (10, 20, 40)  # prompts per row
 
 
-class _Row(NamedTuple):
-    model: str
-    name: str  # the overrides of all its arms
-    arms: list[str]
-    cost: Cost | None  # None for a model of unknown size
-
-
 def show_plan(experiments: Mapping[str, Sequence[Cell]], asked: Planned) -> None:
     """Prints a line per model of each experiment, with `--json` a line of JSON per row; each cell
     once, a row of several experiments with the first.
     """
     hardware = hardware_of(asked.settings)
-    every = [cell for cells in experiments.values() for cell in once(cells)]
-    cells = unique(every)
+    cells = unique([cell for own in experiments.values() for cell in once(own)])
     for cell in cells:
         cell.gpus = hardware.gpus if hardware else None
     jobs = jobs_of(cells, hardware)
-    rows = defaultdict[str, list[_Row]](list)
+    rows = defaultdict[str, list[Job]](list)
     for job in jobs:
-        row, arms = row_and_arms(job.cells)
-        first = job.cells[0]
-        rows[first.experiment].append(_Row(first.config.model.name, row, arms, job.cost))
+        rows[job.cells[0].experiment].append(job)
     limit_h = hardware.limit_h if isinstance(hardware, Slurm) else None
     for name, own in experiments.items():
         if asked.json:
@@ -54,7 +44,9 @@ def show_plan(experiments: Mapping[str, Sequence[Cell]], asked: Planned) -> None
         for line in _lines(rows[name], limit_h):
             show(line)
         known = [row.cost for row in rows[name] if row.cost is not None]
-        total = f"sum: {sum(len(row.arms) for row in rows[name])} cells in {len(rows[name])} rows, "
+        total = (
+            f"sum: {sum(len(row.cells) for row in rows[name])} cells in {len(rows[name])} rows, "
+        )
         total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
         total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu_of(hardware).name}"
         unknown = len(rows[name]) - len(known)
@@ -78,11 +70,11 @@ def row_and_arms(cells: Sequence[Cell]) -> tuple[str, list[str]]:
     return row, rest
 
 
-def _lines(rows: Sequence[_Row], limit_h: float | None) -> list[str]:
+def _lines(rows: Sequence[Job], limit_h: float | None) -> list[str]:
     """A table of the models."""
-    groups = defaultdict[str, list[_Row]](list)
+    groups = defaultdict[str, list[Job]](list)
     for row in rows:
-        groups[row.model].append(row)
+        groups[row.cells[0].config.model.name].append(row)
     cells: list[tuple[str, ...]] = [("model", *HEAD)]
     for model, own in groups.items():
         known = [row.cost for row in own if row.cost is not None]
@@ -134,9 +126,10 @@ def _requeues(cost: Cost, limit_h: float | None) -> int:
     return int(cost.hours / limit_h) if limit_h else 0
 
 
-def _record(row: _Row, limit_h: float | None) -> dict[str, Any]:
-    record: dict[str, Any] = {"model": row.model, "row": row.name, "arms": row.arms}
-    if (cost := row.cost) is None:
+def _record(job: Job, limit_h: float | None) -> dict[str, Any]:
+    row, arms = row_and_arms(job.cells)
+    record: dict[str, Any] = {"model": job.cells[0].config.model.name, "row": row, "arms": arms}
+    if (cost := job.cost) is None:
         return record
     known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "reason"
     record |= {name: getattr(cost, name) for name in known}

@@ -141,10 +141,6 @@ def _watch(cells: dict[str, list[Cell]], stale_s: float | None) -> None:
 
 
 def _record(name: str, line: _Line) -> dict[str, object]:
-    cell = line.cell
-    named = {
-        "experiment": name,
-        "name": cell.name,
-        "run": str(cell.folder) if cell.filled else None,
-    }
+    cell, folder = line.cell, str(line.cell.folder) if line.cell.filled else None
+    named = {"experiment": name, "name": cell.name, "run": folder}
     return {**named, **asdict(cell.state), **asdict(line.progress), "log": line.log}

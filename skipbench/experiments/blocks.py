@@ -17,10 +17,8 @@ an arm verifies at once take memory of the GPU."""
 
 def blocks_of(cells: Sequence[Cell], cut: bool = True) -> list[list[Cell]]:
     """The cells of each job: a row, or at most `MOST_ARMS` of its arms. Cells whose sets come from
-    one search stay together, however many: where it ends at one set, they are one run.
-
-    Args:
-        cut: False for whole rows, which one process runs.
+    one search stay together, however many: where it ends at one set, they are one run. Without
+    `cut` whole rows, which one process runs.
     """
     blocks = list[list[Cell]]()
     for row in rows_of(cells):

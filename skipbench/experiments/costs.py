@@ -72,11 +72,8 @@ def gpu_of(hardware: Slurm | Local | None) -> Gpu:
 
 
 def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cost | None:
-    """The cost of a row, before its dataset is read; None for a model of unknown size.
-
-    Args:
-        arms: cells of one row.
-        gpus: per row where the user chose; else as many as hold the model.
+    """The cost of a row, before its dataset is read, on so many `gpus`, by default as many as hold
+    the model; None for a model of unknown size.
     """
     model, dataset = arms[0].model, arms[0].dataset
     if model.architecture is None or gpu.facts.bandwidth is None:
@@ -139,12 +136,8 @@ def gpus_of(config: RunConfig, usable_bytes: int) -> int:
 
 
 def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple[float, float]:
-    """Hours until the last job is over, the longest ones first, and the GPU-hours charged.
-
-    Args:
-        costs: of the jobs.
-        gpus: that jobs share: those of one node.
-        exclusive: each job takes, and is charged, whole nodes.
+    """Hours until the last job is over, the longest ones first, and the GPU-hours charged, where
+    jobs share the `gpus` of one node, or each takes, and is charged, whole nodes (`exclusive`).
     """
     free, charged = [0.0] * gpus, 0.0
     for cost in sorted(costs, key=lambda c: -c.hours):

@@ -91,15 +91,9 @@ def plan(
     models: Sequence[str] = (),
     methods: Sequence[str] = (),
 ) -> list[Cell]:
-    """The cells of `experiment`, in its order, without duplicates. Raises SkipbenchError for an
-    unknown scale, or an override that leaves no cell.
-
-    Args:
-        overrides: of the command line; one of an axis replaces the experiment's values, and may
-            hold several.
-        scale: `paper`, `embedded` or `laptop`; an experiment of no paper has only one.
-        models: of the paper's models only these; all where empty.
-        methods: of its methods only these; all where empty.
+    """The cells of `experiment`, in its order, without duplicates; where named, only those of some
+    models and methods. An override of an axis replaces its values, and may hold several. Raises
+    SkipbenchError for an unknown scale, or an override that leaves no cell.
     """
     if scale not in SCALES:
         raise SkipbenchError(f"scale={scale}; wanted one of {', '.join(SCALES)}")

@@ -52,13 +52,10 @@ def rank_methods(
 def cells_to_rank(
     settings: Sequence[str], methods: Sequence[str] = (), limit: int | str | None = None
 ) -> list[Cell]:
-    """A cell per method. Raises SkipbenchError for a model that cannot be used, or no such method.
-
-    Args:
-        settings: overrides of all cells: model, dataset, engine; without a dataset, prompts are
-            sections of Python's own reference, or generated stories for a short context.
-        methods: only these; all that can run where empty.
-        limit: prompts per method, 20 by default; `null` for all.
+    """A cell per method, by default for each that can run, with `settings` and `limit` prompts (20;
+    `null` for all). Without a dataset these are sections of Python's own reference, or generated
+    stories for a short context. Raises SkipbenchError for a model that cannot be used, or no such
+    method.
     """
     from skipbench.bench.load import check_model
     from skipbench.bench.memory import check_memory
@@ -85,11 +82,8 @@ def cells_to_rank(
 
 def run_ranked(cells: Sequence[Cell], minutes: float | None) -> None:
     """Runs cells of one row, those that have to search a skip set first at the end. Raises the
-    error of the first one where nothing was measured.
-
-    Args:
-        minutes: after which no further prompt begins, and no search for a skip set; one prompt is
-            always decoded.
+    error of the first one where nothing was measured. After so many `minutes` no prompt begins but
+    the first, and no search.
     """
     load, deadline = LastLoaded(always=True), deadline_of(minutes)
     able, later = [c for c in cells if c.runnable], [c for c in cells if _searches(c)]

@@ -49,10 +49,7 @@ def resolve_cell(config: RunConfig) -> Cell:
 
 def checked_run(cell: Cell, tell: bool = False) -> Run:
     """The run of a cell whose skip set is known. Raises SkipbenchError for other weights, code or
-    rows, or damage.
-
-    Args:
-        tell: says what differs that is not refused.
+    rows, or damage; `tell`: says what differs that is not refused.
     """
     config = cell.config
     run = first_of(read_run(cell.folder), config.limit)

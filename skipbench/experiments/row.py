@@ -42,13 +42,8 @@ def run_rows(
 ) -> None:
     """Runs what is missing of cells that have no error, row by row. Each has its `run` then, or the
     `error` that it ended with, which does not keep the others from theirs; both where samples
-    failed, and neither in a dry run.
-
-    Args:
-        load: loads a model, unless it holds it.
-        deadline: time of `time.monotonic` from which on no prompt begins but the first; the runs
-            are `interrupted` then.
-        only_check: reads what is there, and runs nothing.
+    failed, and neither in a dry run. From `deadline` on no prompt begins but the first; the runs
+    are `interrupted` then. `only_check`: reads what is there, and runs nothing.
     """
     load, rows = load or LastLoaded(), rows_of([cell for cell in cells if cell.error is None])
     for number, row in enumerate(rows, 1):
@@ -150,9 +145,6 @@ def run_cell(
 ) -> Metrics | None:
     """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
     run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
-
-    Args:
-        load: loads the model, unless it holds it; by default for this cell alone.
     """
     run_rows([cell := Cell(config)], load)
     if print_table and cell.run is not None:

@@ -26,10 +26,8 @@ from skipbench.search.run import read_trials
 
 
 def table_runs(cell: Cell, beside: bool) -> list[Run]:
-    """One run of a cell, or one for each group of samples that its experiment reports.
-
-    Args:
-        beside: the table has published numbers, which are of groups alone.
+    """One run of a cell, or one for each group of samples that its experiment reports; these alone
+    where the table has published numbers (`beside`).
     """
     experiment, keys = cell.experiment, cell.keys
     row: dict[str, Any] = {"keys": keys, "paper_samples": _paper_samples(cell)}

@@ -81,12 +81,8 @@ def schedule_stages(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def bill_of(costs: Sequence[Cost | None], hardware: Slurm | Local | None) -> tuple[float, float]:
-    """Hours until all jobs of known cost are done on the GPUs at hand, and the GPU-hours charged.
-
-    Args:
-        costs: of the jobs.
-        hardware: one node of a cluster, or this machine; `None` where one process runs whole rows,
-            one after another.
+    """Hours until all jobs of known cost are done on one node, on this machine, or (None) by one
+    process, row after row; and the GPU-hours charged.
     """
     gpus, exclusive = 1, False
     if isinstance(hardware, Slurm):

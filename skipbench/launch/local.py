@@ -58,16 +58,10 @@ def run_cells(
     ended: Callable[[int, int], None],
     needs: Mapping[int, int] | None = None,
 ) -> None:
-    """Runs every command, each known by a number, on GPUs of its own; their output goes to
-    `logs`/NUMBER.log.
-
-    An exception, such as that of Ctrl-C or of a signal, ends the processes.
-
-    Args:
-        found: the GPUs; without one, commands see what this process sees.
-        at_once: maximum number of commands at a time, however many GPUs are free.
-        ended: called with the number and the exit status of each command that is over.
-        needs: GPUs per command, 1 by default; the largest go first.
+    """Runs every command, each known by a number, at most `at_once` of them, on GPUs of its own of
+    those `found`, 1 or what it `needs`, the largest first; their output goes to `logs`/NUMBER.log.
+    Calls `ended` with number and exit status. An exception, such as that of Ctrl-C or of a signal,
+    ends the processes.
     """
     count = dict.fromkeys(commands, 1) | dict(needs or {})
     free, processes, stopped = list(found), list[subprocess.Popen[bytes]](), False

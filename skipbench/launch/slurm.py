@@ -95,16 +95,9 @@ def memory_for(asked: str | None, weight_bytes: int) -> str | None:
 
 
 def script(name: str, manifest: Path, part: range, hardware: Slurm, python: str, cwd: Path) -> str:
-    """The script of one array; absolute paths, since nothing but this text reaches the node.
-
-    Args:
-        manifest: one row per line; logs lie beside it.
-        part: numbers of the rows.
-        python: the interpreter on the nodes.
-        cwd: where the rows run, and what their relative paths start from.
-
-    Raises:
-        SkipbenchError: a value that cannot stand in a script.
+    """The script of one array, which runs the rows `part` of a manifest, beside which its logs lie;
+    absolute paths, since nothing but this text reaches the node. Raises SkipbenchError for a value
+    that cannot stand in a script.
     """
     gpus = 1 if hardware.gpus is None else hardware.gpus
     values = {

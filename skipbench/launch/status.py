@@ -46,10 +46,8 @@ def to_run(cell: Cell) -> bool:
 
 
 def with_states(cells: Sequence[Cell], stale_s: float | None = None) -> list[Cell]:
-    """All cells with their states; those that become one run, once, with the most prompts.
-
-    Args:
-        stale_s: age in seconds from which the status of a run on another machine counts as stale.
+    """All cells with their states; those that become one run, once, with the most prompts. The
+    status of a run on another machine is stale after so many seconds.
     """
     live = slurm.jobs()
     submitted = manifest.tasks(cells[0].config.results) if cells else {}
@@ -58,10 +56,10 @@ def with_states(cells: Sequence[Cell], stale_s: float | None = None) -> list[Cel
     for cell in cells:
         tasks = submitted.get(key_of(cell), [])
         cell.logs = [task.log for task in tasks]
-        if cell.state.state in TO_RUN and live is None:
-            cell.unknown = bool(tasks)
-        elif cell.state.state in TO_RUN:
-            cell.state = _with_jobs(cell, tasks, live or {})
+        lost = cell.state.state in TO_RUN
+        cell.unknown = lost and live is None and bool(tasks)
+        if lost and live is not None:
+            cell.state = _with_jobs(cell, tasks, live)
     return [*most_asked(cells).values()]
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,24 +25,16 @@ def submit(
     allowed_h: float | None = UNASKED_H,
     confirm: str = "--yes, or limit=N for the first N prompts",
     only_print: bool = False,
-    sent: Callable[[str], None] = lambda name: None,
     anyway: str | None = "--anyway",
     words: Sequence[str] = (),
 ) -> tuple[list[str], bool]:
-    """Sends the cells that have to run, each once, as jobs of one row each.
+    """Sends the cells of experiments that have to run, each once, as jobs of one row each, or
+    prints them. Returns the ids of the jobs, and whether a cell failed that ran here.
 
     Args:
-        experiments: names, and the cells of each.
-        allowed_h: GPU-hours that Slurm may be given; `None` for any number.
-        confirm: what to give for more hours, in the message.
-        only_print: shows the scripts, or the jobs of this machine.
-        sent: called with each name whose cells are sent.
-        anyway: what to give, in the message, to submit jobs whose models or datasets are not here;
-            `None` submits them.
+        allowed_h: GPU-hours that Slurm may be given; None for any number. `confirm` allows more.
+        anyway: what submits jobs whose models or datasets are not here; None submits them.
         words: those behind `submit`, kept for `status`.
-
-    Returns:
-        The ids of the jobs, and whether a cell failed that ran here.
 
     Raises:
         SkipbenchError: too many GPU-hours, a model or dataset that jobs would not find, a number
@@ -75,8 +67,6 @@ def submit(
             failed = _run_here(title, stages, hardware, gpus or [], only_print, words)
         else:
             ids = _to_slurm(title, stages, hardware, only_print, words)
-    for name in names:
-        sent(name)
     if line is not None:
         tell(line)
     return ids, failed

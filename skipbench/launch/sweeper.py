@@ -64,11 +64,7 @@ class SlurmLauncher(BasicLauncher):
     __module__ = "hydra_plugins.skipbench_sweeper"
 
     def __init__(self, confirmed: bool = False, anyway: bool = False) -> None:
-        """
-        Args:
-            confirmed: submits any number of GPU-hours, as `--yes`.
-            anyway: submits although models or datasets are not here, as `--anyway`.
-        """
+        """Both as the flags of `submit`: `--yes`, `--anyway`."""
         super().__init__()
         self.anyway = None if anyway else "hydra.launcher.anyway=true"
         self.allowed_h = None if confirmed else UNASKED_H
