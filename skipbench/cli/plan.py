@@ -44,9 +44,8 @@ def show_plan(experiments: Mapping[str, Sequence[Cell]], asked: Planned) -> None
         for line in _lines(rows[name], limit_h):
             show(line)
         known = [row.cost for row in rows[name] if row.cost is not None]
-        total = (
-            f"sum: {sum(len(row.cells) for row in rows[name])} cells in {len(rows[name])} rows, "
-        )
+        count = sum(len(row.cells) for row in rows[name])
+        total = f"sum: {count} cells in {len(rows[name])} rows, "
         total += f"{sum(c.gpus > 1 for c in known)} of several GPUs, at most "
         total += f"{sum(c.gpu_hours for c in known):.1f} GPU-hours on {gpu_of(hardware).name}"
         unknown = len(rows[name]) - len(known)
