@@ -14,12 +14,7 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact.benches import (
-    addresses_of,
-    command_word,
-    public_settings,
-    without_texts,
-)
+from skipbench.contrib.artifact import benches
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, claims_of, sums
 from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, refuse_places
 from skipbench.errors import SkipbenchError
@@ -59,22 +54,19 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     """
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
-    found = [run for run in map(read_run, run_folders(results)) if run.done and run.metrics]
+    runs = [read_run(folder) for folder in run_folders(results)]
+    found, names = [run for run in runs if run.done and run.metrics], dict[str, str]()
     if not found:
         raise SkipbenchError(f"{results} has no run that is done; give a results folder")
-    for run in (run for run in found if run.base != VANILLA):
-        if run.method == run.arm or not run.provenance.device:
-            advice = "give its command once more with names=plain,eagle3 machine=RTX-4090"
-            raise SkipbenchError(
-                f"{run.folder}: its servers and their machine have no names; {advice}"
-            )
-    names = dict[str, str]()
-    of_servers = {str(run.id).partition("/")[0] for run in found if run.base != VANILLA}
+    servers = [run for run in runs if run.base != VANILLA]
+    if bare := [r for r in servers if r.done and (r.method == r.arm or not r.provenance.device)]:
+        how = "give its command once more with names=plain,eagle3 machine=RTX-4090"
+        raise SkipbenchError(f"{bare[0].folder}: its servers and machine have no names; {how}")
+    told = {str(run.id).partition("/")[0] for run in servers}  # their tables have addresses
     for _, row in groupby(found, key=lambda run: (run.folder or Path()).parent):
         names |= _copy_row([*row], out)
     for path in (p for name in COPIED for p in sorted((results / name).glob("*"))):
-        own = path.name.partition(".")[0] in of_servers
-        if path.is_file() and not path.name.startswith(".") and not own:
+        if path.is_file() and path.name.partition(".")[0] not in {"", *told}:
             write_atomic(out / path.parent.name / path.name, _renamed(path, names))
     runs = [read_run(folder) for folder in run_folders(out)]
     claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
@@ -93,13 +85,13 @@ def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:
     """
     row = (runs[0].folder or Path()).parent
     shared = read_yaml(row / CONFIG) or {}
-    addresses = addresses_of(shared)
-    shared = public_settings(shared, addresses)
+    addresses = benches.addresses_of(shared)
+    shared = benches.public_settings(shared, addresses)
     folder = out / "runs" / _named(row.name, shared)
     write_atomic(folder / CONFIG, yaml.safe_dump(shared, sort_keys=False))
     names = {VANILLA: VANILLA}
     for run in runs:
-        own = public_settings(read_yaml(row / run.arm / CONFIG) or {}, addresses)
+        own = benches.public_settings(read_yaml(row / run.arm / CONFIG) or {}, addresses)
         names[run.arm] = name = _named(run.arm, own)
         write_atomic(folder / name / CONFIG, yaml.safe_dump(own, sort_keys=False))
         _copy_arm(run, folder / name, addresses)
@@ -116,7 +108,7 @@ def _named(name: str, settings: Mapping[str, Any]) -> str:
 
 def _with_arms(turn: Turn, names: Mapping[str, str]) -> Turn:
     """The turn of these arms alone, by their names in the bundle."""
-    arms = {names[arm]: without_texts(of) for arm, of in turn.arms.items() if arm in names}
+    arms = {names[arm]: benches.without_texts(of) for arm, of in turn.arms.items() if arm in names}
     return replace(turn, arms=arms, order=[names[arm] for arm in turn.order if arm in names])
 
 
@@ -138,7 +130,9 @@ def _command(run: Run, addresses: Mapping[str, str]) -> list[str]:
     """The command line that made the run, of skipbench or a script; places are left out."""
     program, *words = run.provenance.argv or ["skipbench"]
     own = Path(program).name in ("skipbench", "__main__.py")
-    kept = [command_word(word, addresses) for word in words if not word.startswith(OF_PLACES)]
+    kept = [
+        benches.command_word(word, addresses) for word in words if not word.startswith(OF_PLACES)
+    ]
     return ["python", *(["-m", "skipbench"] if own else [str(public(program))]), *kept]
 
 

@@ -64,10 +64,11 @@ def judged(run: Run) -> bool:
 def rates(arms: Sequence[Arm]) -> dict[str, Any]:
     """Rates and times that a user waits for."""
     seconds = math.fsum(arm.seconds.decode for arm in arms)
+    each = [s for arm in arms if (s := arm.s_per_token) is not None]
     return {
         "tokens_per_s": over(sum(arm.emitted for arm in arms), seconds),
         "ttft_s": percentiles([(arm.seconds.prefill, 1) for arm in arms]),
-        "s_per_output_token": percentiles([(s, 1) for arm in arms if (s := arm.s_per_token)]),
+        "s_per_output_token": percentiles([(s, 1) for s in each]),
     }
 
 

@@ -26,7 +26,9 @@ def finished_run(folder: Path) -> Run:
     """A finished run with a sound sample; SkipbenchError for any other folder."""
     run = read_run(folder)
     groups = ("model", "method", "dataset", "engine")
-    if missing := [group for group in groups if group not in run.settings]:
+    if run.base != VANILLA:
+        wrong = "is a server's, without rounds; figure NAME draws its results/tables/NAME.json"
+    elif missing := [group for group in groups if group not in run.settings]:
         wrong = f"holds no run, for its config.yaml has no {', '.join(missing)}"
     elif run.metrics is None or not run.done:
         wrong = "is not finished; run its command again, then draw it"
