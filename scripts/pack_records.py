@@ -12,7 +12,6 @@ import lzma
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from skipbench.runs.record import VANILLA, Turn, dump
 from skipbench.runs.store import row_turns
@@ -42,9 +41,7 @@ def pack(results: Path, table: Path) -> Path:
         rows.setdefault(row, {VANILLA}).add(arm)
     for row, names in rows.items():
         for turn in row_turns(results / "runs" / row):
-            arms = {name: arm for name, arm in turn.arms.items() if name in names}
-            kept = replace(turn, arms=arms, order=[name for name in turn.order if name in names])
-            if arms.keys() - {VANILLA}:
+            if (kept := turn.only(names)).arms.keys() - {VANILLA}:
                 lines += f'{{"row":{json.dumps(row)},"turn":{dump(kept)}}}\n'
     (place := place_of(table)).parent.mkdir(exist_ok=True)
     place.write_bytes(lzma.compress(lines.encode(), preset=9))

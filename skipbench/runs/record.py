@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import strict_json
@@ -146,6 +147,16 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     question: str = ""  # shared by turns of a conversation and samples of a task; empty: `id`
     format: Literal[2] = FORMAT
 
+    def __post_init__(self) -> None:
+        if {*self.order} != self.arms.keys():  # msgspec refuses the record then
+            raise ValueError("order has other arms than arms")
+
+    def only(self, names: Iterable[str]) -> "Turn":
+        """The turn with these of its arms."""
+        kept = {*names}
+        order = [name for name in self.order if name in kept]
+        return replace(self, order=order, arms={name: self.arms[name] for name in order})
+
     @property
     def unit(self) -> str:
         """The question."""
@@ -206,6 +217,11 @@ class Texts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     reference: dict[str, Any]
     arms: dict[str, str]
     messages: list[dict[str, Any]] = []  # the whole chat, as servers are sent it
+
+    def only(self, names: Iterable[str]) -> "Texts":
+        """The texts of these arms."""
+        kept = {*names}
+        return replace(self, arms={name: of for name, of in self.arms.items() if name in kept})
 
 
 R = TypeVar("R", Turn, Texts)

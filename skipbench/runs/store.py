@@ -101,29 +101,25 @@ def set_aside(folder: Path) -> None:
         aside = next(place for place in places if not place.exists())
         write_atomic(aside / CONFIG, (row / CONFIG).read_bytes() if (row / CONFIG).exists() else "")
         for name, records in files.items():
-            _write_lines(aside / name, [_only(r, {arm, VANILLA}) for r in records if arm in r.arms])
+            _write_lines(aside / name, [r.only([arm, VANILLA]) for r in records if arm in r.arms])
         for name, records in files.items():
-            kept = (_only(record, record.arms.keys() - {arm}) for record in records)
+            kept = (record.only(record.arms.keys() - {arm}) for record in records)
             _write_lines(row / name, [one for one in kept if one.arms.keys() - {VANILLA}])
         os.rename(folder, aside / arm)  # last: without its folder nothing would set the turns aside
-
-
-def _only(record: Any, arms: Any) -> Any:
-    """A turn or its texts with these arms alone."""
-    return replace(record, arms={name: of for name, of in record.arms.items() if name in arms})
 
 
 def judge(folder: Path, kinds: Sequence[Lossless]) -> None:
     """Writes the verdicts on an arm's answers, by index, into its turns that did not fail."""
     row, arm = folder.parent, folder.name
     with alone(row / ".lock", row, wait=True):
-        turns = {turn.index: turn for turn in row_turns(row)}
-        own = [turn for _, turn in sorted(turns.items()) if arm in turn.arms]
-        for turn, kind in zip(own, kinds, strict=True):
-            if turn.arms[arm].lossless != "failed":
-                judged = replace(turn.arms[arm], lossless=kind)
-                turns[turn.index] = replace(turn, arms={**turn.arms, arm: judged})
-        _write_lines(row / TURNS, [*turns.values()])
+        turns = [*row_turns(row)]
+        indices = sorted(turn.index for turn in turns if arm in turn.arms)
+        known = dict(zip(indices, kinds, strict=True))
+        for at, turn in enumerate(turns):
+            if (own := turn.arms.get(arm)) and own.lossless != "failed":
+                arms = {**turn.arms, arm: replace(own, lossless=known[turn.index])}
+                turns[at] = replace(turn, arms=arms)
+        _write_lines(row / TURNS, turns)
 
 
 def _write_lines(path: Path, records: Sequence[Turn | Texts]) -> None:

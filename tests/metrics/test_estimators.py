@@ -35,10 +35,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def turns(ran: Path) -> list[Turn]:
     """Five prompts, the last two as the two turns of one question; one output ends at its EOS."""
     run = read_run(ran)
-    found = [
-        replace(turn, arms={"vanilla": turn.arms["vanilla"], "method": turn.arms[run.arm]})
-        for turn in run.sound
-    ]
+    found = list[Turn]()
+    for turn in run.sound:
+        arms = {"vanilla": turn.arms["vanilla"], "method": turn.arms[run.arm]}
+        found.append(replace(turn, order=[*arms], arms=arms))
     assert len(found) == 5 and {len(turn.arms["method"].tokens) for turn in found} != {1}
     found[3] = replace(found[3], id="q-7", groups={"turn": "1"})
     found[4] = replace(found[4], id="q-7/2", groups={"turn": "2"}, question="q-7")

@@ -82,7 +82,7 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
             assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
     slow, fast = metrics.baseline.s_per_output_token, metrics.s_per_output_token
     assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
-    assert "- ITL: " in (folder / "table.md").read_text()
+    assert "*ITL*: " in (folder / "table.md").read_text()
 
 
 def test_columns_are_chosen_by_key() -> None:

@@ -79,7 +79,7 @@ def test_sweeps(installed: Path, tmp_path: Path) -> None:
 
 def test_plans_a_cell(installed: Path, tmp_path: Path) -> None:
     run(installed, tmp_path, "dry_run=true", "limit=1", f"results={tmp_path / 'out'}")
-    assert not list(tmp_path.glob("out/runs/*/samples.jsonl"))
+    assert not list(tmp_path.glob("out/runs/*/turns.jsonl"))
 
 
 def test_runs_a_cell(installed: Path, tmp_path: Path) -> None:
@@ -87,4 +87,4 @@ def test_runs_a_cell(installed: Path, tmp_path: Path) -> None:
         installed, tmp_path, "limit=1", "dataset=mini-math", "engine.warmup=0", "results=out"
     )
     assert "lossless" in output and "1/1" in output
-    assert list(tmp_path.glob("out/runs/*/metrics.json"))
+    assert list(tmp_path.glob("out/runs/*/*/metrics.json"))

@@ -62,6 +62,8 @@ def test_a_record_is_read_to_the_values_that_were_written(kind: Any) -> None:
     rng, described, whole = random.Random(0), inspect.type_info(kind), 0
     for _ in range(100):
         plain = value(described, rng)
+        if kind is Turn:
+            plain["order"] = [*plain["arms"]]
         try:
             made = msgspec.convert(plain, kind)
         except msgspec.ValidationError as error:  # `resumed` of a provenance is checked, too

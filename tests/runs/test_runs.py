@@ -200,7 +200,8 @@ run = RunStore(row / name, {"seed": 0, "method": {"name": name}})
 arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
 for index in range(len(run.turns()), 10**6):
     texts = Texts(index, f"s{index}", "p", {}, {name: "t" * 400})
-    append_turn(row, Turn(index, f"s{index}", "h", 7, [], {"vanilla": arm, name: arm}), texts)
+    arms = {"vanilla": arm, name: arm}
+    append_turn(row, Turn(index, f"s{index}", "h", 7, [*arms], arms), texts)
     print(index, flush=True)
 """
 
