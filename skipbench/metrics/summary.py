@@ -123,6 +123,7 @@ def _acceptance(arms: Sequence[Arm], rounds: Sequence[Round], layers: int) -> di
         "M": mean(r.emitted for r in rounds),  # SWIFT B.3
         "alpha": acceptance.alpha(drafted),  # SWIFT B.3
         "alpha_macro": mean(a for a in per_sample if a is not None),
+        "alpha_chain": over(sum(r.chain for r in drafted), sum(r.steps for r in drafted)),
         "alpha_cond": acceptance.alpha_cond(drafted),  # KnapSpec 2.1
         "tau": mean(r.emitted for r in drafted),  # CLaSp 4
         "tau_draft": mean(r.accepted for r in drafted),

@@ -144,6 +144,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     M: float | None = None
     alpha: float | None = None
     alpha_macro: float | None = None
+    alpha_chain: float | None = None  # of a tree the chain of first choices alone
     alpha_cond: float | None = None
     tau: float | None = None
     tau_draft: float | None = None
