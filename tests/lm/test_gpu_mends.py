@@ -84,7 +84,7 @@ def test_a_run_captures_ahead_of_its_timed_rounds_and_logs_it(
     monkeypatch.setattr(sizes, "FIRST", 32)
     words = ["engine=cuda_graphs", "method=uniform", "limit=1", "dataset.max_new_tokens=16"]
     run_cell(compose([*words, f"results={tmp_path}"]))
-    (log,) = tmp_path.glob("runs/*/run.log")
+    (log,) = tmp_path.glob("runs/*/*/run.log")
     assert re.search(r"[1-9]\d* CUDA graphs captured in [\d.]+ s before", log.read_text())
 
 

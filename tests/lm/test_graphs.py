@@ -45,6 +45,7 @@ from skipbench.models.random_weights import planted_model
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.provenance import Provenance
+from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 from skipbench.skipset import fixed_set, planted_set
@@ -353,7 +354,7 @@ def test_a_run_records_the_engine_that_was_used(
         "dataset.max_new_tokens=6",
     ]
     run_cell(compose([*words, f"results={tmp_path}"]))
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = run_folders(tmp_path)
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["engine"] == "fused" and "no CUDA device" in origin["notes"][-1]
     printed, said = capsys.readouterr(), "engine fused in place of cuda_graphs"

@@ -101,7 +101,7 @@ def test_a_program_reaches_no_other_process(user: str) -> None:
     assert holds(f"assert os.getpid() <= 3\nrefused(os.kill, {os.getpid()}, 0)\n", user)
 
 
-@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize(
     ("program", "detail"),
     [
@@ -117,8 +117,8 @@ def test_a_program_reaches_no_other_process(user: str) -> None:
         ("x = '\0'", "null bytes"),
     ],
 )
-def test_a_program_that_leaves_early_is_not_ok(program: str, detail: str, isolated: bool) -> None:
-    found = run_program(program, bubblewrap() if isolated else (), SECONDS)
+def test_a_program_that_leaves_early_is_not_ok(program: str, detail: str, alone: bool) -> None:
+    found = run_program(program, bubblewrap() if alone else (), SECONDS)
     assert not found.ok and detail in found.detail and len(found.detail) <= 300
 
 
@@ -169,10 +169,10 @@ def test_a_program_does_not_outlive_the_one_who_asked(name: str) -> None:
     assert wait_for(lambda: not named(name))
 
 
-@pytest.mark.parametrize("isolated", [True, False])
-def test_a_child_left_behind_is_killed(name: str, isolated: bool) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_child_left_behind_is_killed(name: str, alone: bool) -> None:
     program = f"{calls_itself(name)}if os.fork() == 0: time.sleep(600)\n"  # root alone may fork
-    run_program(program, bubblewrap() if isolated else (), SECONDS)
+    run_program(program, bubblewrap() if alone else (), SECONDS)
     assert wait_for(lambda: not named(name))
 
 

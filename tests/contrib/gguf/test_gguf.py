@@ -27,6 +27,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count, read_config, read_tokenizer
 from skipbench.runs.fingerprint import weights_sha256
+from skipbench.runs.reading import run_folders
 
 TINY = PACKAGE / "models" / "tiny"
 SIZES = {
@@ -177,7 +178,7 @@ def test_a_cell_runs_from_a_file(tmp_path: Path) -> None:
     config = compose(words)
     metrics = run_cell(config, print_table=False)
     assert metrics is not None and metrics.lossless.identical == 2
-    (folder,) = (tmp_path / "results" / "runs").iterdir()
+    (folder,) = run_folders(tmp_path / "results")
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["weights_sha256"] == weights_sha256(config.model) is not None
     shutil.copy(path, tmp_path / "n.gguf")

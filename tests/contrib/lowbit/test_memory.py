@@ -9,6 +9,7 @@ from skipbench.bench.load import preflight
 from skipbench.bench.memory import GIB, MARGIN, needed_bytes
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.runs.cell import Cell
 
 
 @pytest.mark.parametrize("method", ["int8", "auto"])
@@ -23,7 +24,7 @@ def test_a_copy_in_8_bits_counts_in_the_memory_check(
     exact = sum(needed_bytes(config.model, 64)) + MARGIN
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact + shape.parameters - GIB)
     with pytest.raises(SkipbenchError, match=r"needs 19\.9 GiB"):
-        preflight(config, tmp_path / "run", held=True)
+        preflight(Cell(config), held=True)
     monkeypatch.setattr(memory, "free_bytes", lambda device: exact + GIB)
     for words in (["method=auto", "method.explore=0"], ["method=swift"]):
         method_of = compose(words).method.factory()
