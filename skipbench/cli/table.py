@@ -59,7 +59,7 @@ def run_table(asked: Table) -> None:
     for name in asked.words:
         if name in features:
             table = feature_table(features[name])
-            text = json.dumps(list(table.records)) if asked.json else for_terminal(table)
+            text = json.dumps(list(table.lines)) if asked.json else for_terminal(table)
             write_table(results_of(asked.settings) / "tables" / name, table, text, asked.formats)
         elif not experiments[name]:
             say(f"{name} has none of {', '.join([*asked.models, *asked.methods])}")

@@ -169,7 +169,7 @@ def test_a_method_of_ones_own_runs_in_another_process(
     assert done.returncode == 0, done.stderr
     assert runs(tmp_path / "results") == 1
     made = script("mine", cells, range(1), Slurm(), "python", tmp_path)
-    assert f"--config-dir {folder} cell {cells}" in made
+    assert f"--config-dir {folder} runrow {cells}" in made
 
 
 @pytest.mark.slow
