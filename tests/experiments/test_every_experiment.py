@@ -74,7 +74,7 @@ def test_rendering_again_needs_no_torch_and_changes_no_byte(results: Path) -> No
     dispatch(["figure", *words(drawn, results)])
     paths = [*(results / "tables").glob(f"{tabled}.*"), *(results / "figures").glob(f"{drawn}.*")]
     before = {path: path.read_bytes() for path in paths}
-    assert len(before) == len(DEFAULT) + 1 + len(FORMATS)  # a table has its .json
+    assert len(before) == len(DEFAULT) + 2 + len(FORMATS)  # a table has its .all.csv and .json
     for path in paths:
         path.unlink()
     program = f"""
