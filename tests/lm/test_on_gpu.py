@@ -97,7 +97,9 @@ def test_fused_never_meets_the_math_kernel(dtype: torch.dtype) -> None:
         lm.logits([5], TokenRows.chain(240, 1))
         lm.logits([5] * 11, TokenRows.chain(240, 11))
         lm.logits([5] * 11, TokenRows.tree(240, (-1, *(0,) * 10)))
-    assert kernels.found and not (ON_GPU and SDPBackend.MATH in kernels.found)
+    own = lm.engine.identity().get("native_kernels") == "amx"  # C attends in the place of torch
+    assert kernels.found or (own and not ON_GPU)
+    assert not (ON_GPU and SDPBackend.MATH in kernels.found)
 
 
 def test_every_engine_and_method_gives_the_same_tokens_in_float32() -> None:
