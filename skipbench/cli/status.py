@@ -56,7 +56,7 @@ def run_status(asked: Status) -> None:
         return
     sent = dict[str, Path]()
     if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):
-        asked_for = cells_asked(asked, choices("experiment"))
+        asked_for = cells_asked(asked, choices("experiment"), without_torch=True)
         cells = {name: once(own) for name, own in asked_for.items()}
     else:
         folders = manifest.cells(results := results_of(asked.settings))
