@@ -117,6 +117,8 @@ def run_compare(asked: Compare) -> None:
             say(note)
         return
     measured = [run for run in runs if run.metrics]
+    if not measured:  # vanilla failed, too
+        raise next((cell.error for cell in cells if cell.error), SkipbenchError("; ".join(notes)))
     notes.insert(0, "vanilla against itself is the noise of this machine")
     name, over = f"compare-{measured[0].model}", asked.over if has(measured, asked.over) else ""
     recommendation, *commands = advice(comparison, settings)

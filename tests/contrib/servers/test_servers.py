@@ -86,6 +86,8 @@ def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path
     )
     found = {r.prompt[1:-1]: r for r in records if r.arm == "B"}
     assert len(found) == len(names) >= 20
+    (row,) = tmp_path.glob("runs/*")  # whose requests waited for each other, a block is a question
+    assert len({turn.unit for turn in row_turns(row)}) == -(-len(names) // (8 * load.BLOCK))
     for name, said in FAULTS.items():
         error = found[name].of.error or ""
         assert error.startswith(said) and error in table, name
