@@ -81,8 +81,8 @@ STEPS = (
     Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
          "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED +
          "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"),
-    Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; with "
-         "timed rounds in `latency/`, for `predict`.", 43,
+    Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; kept "
+         "in `latency/`, for `predict`.", 43,
          "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
     Step("rounds", "What the host takes of the cells' rounds.", 6,
          "scripts/gpu_passes.py rounds {out}"),

@@ -3,7 +3,6 @@ beside vanilla.
 """
 
 import time
-from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from statistics import median_low
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from skipbench.decode.rounds import NotFinite
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.metrics.prices import price_key
 from skipbench.profile.clock import Clock
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import VANILLA, Arm, Divergence, Lossless, Seconds, Turn
@@ -53,7 +51,7 @@ class ArmRunner:
 
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a turn is of another prompt than its place now has."""
-        self.prices = self.lm.prices.own()  # the passes are those that this arm measures
+        self.prices = replace(self.lm.prices, host={})  # the host's part is this arm's own
         self.turns = self.store.turns()
         self.done = {turn.index for turn in self.turns}
         if self.turns:
@@ -86,15 +84,10 @@ class ArmRunner:
         return self.prompts[index].following(self.answers)
 
     def prepare(self) -> None:
-        """The method measures what it needs of the machine for prompts of these lengths."""
-        lengths = defaultdict[str, list[int]](list)
-        for prompt in self.prompts:
-            lengths[price_key(prompt.expected)].append(prompt.expected)
-        self.lm.prices = self.prices
-        began = time.perf_counter()
-        for of_class in lengths.values():
-            self.lm.cache.length = median_low(of_class)
-            self.method.prepare(State(self.lm, [0] * (self.lm.cache.length + 1)))
+        """The method makes what it keeps of the weights, at the prompts' median length."""
+        self.lm.prices, began = self.prices, time.perf_counter()
+        self.lm.cache.length = median_low(prompt.expected for prompt in self.prompts)
+        self.method.prepare(State(self.lm, [0] * (self.lm.cache.length + 1)))
         self.lm.cache.length = 0
         self.setup_s += time.perf_counter() - began
 

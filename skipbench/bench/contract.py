@@ -19,7 +19,7 @@ from skipbench.decode.method import Method
 from skipbench.decode.sampling import Sampler
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
-from skipbench.metrics.prices import Parts
+from skipbench.metrics.prices import Curve, Latencies
 from skipbench.models.random_weights import random_model
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -207,8 +207,9 @@ def check_contract(factory: Callable[..., Method]) -> Iterator[tuple[str, str | 
         lm = small_lm("llama", FEW_WORDS) if few else small_lm("mistral", 61)
         method, fault = factory(layers=lm.layers), None
         if method.needs_latency:
-            full = Parts(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
+            full = Latencies(1e-4, 1e-7, 1e-4, 1e-4, lm.layers)
             lm.prices.model = structs.replace(full, variants={method.variant: full})
+            lm.prices.curves = [Curve(0, {1: 1.0, 32: 2.0})]
         try:
             check(lm, method)
         except AssertionError as error:

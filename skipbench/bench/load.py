@@ -20,6 +20,7 @@ from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
+from skipbench.metrics.prices import Prices
 from skipbench.models import outline
 from skipbench.models.checks import check_access, check_form
 from skipbench.models.load import load, make_lm
@@ -160,7 +161,8 @@ def load_ready(config: RunConfig, method: Method | None = None) -> tuple[LM, Any
     given = method or check_method(config.model, config.method.factory())
     check_memory(outline.sized(config.model), config.dataset, [], bool(given.variant))
     lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
-    lm.prices = lm.prices.read(latency_path(config, lm.output_device), lm.engine.name)
+    lm.price_file = latency_path(config, lm.output_device)
+    lm.prices = Prices.read(lm.price_file, lm.engine.name)
     return lm, tokenizer, method or make_method(config, lm)
 
 
@@ -172,5 +174,6 @@ def make_method(config: RunConfig, lm: LM) -> Method:
         lm.allocate(min(PROFILED_ROWS, lm.max_positions))
         with lm.cache.turn():
             variants = {method.variant_on(lm.engine)} - {""}
-            lm.prices = measured(lm, latency_path(config, lm.output_device), variants)
+            lm.price_file = latency_path(config, lm.output_device)
+            lm.prices = measured(lm, lm.price_file, variants)
     return method

@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,12 +59,13 @@ def opened(cells: Sequence[Cell], load: LoadModel = load_model) -> Iterator[list
     began = time.perf_counter()
     with working("measuring sub-layer latencies"):
         variants = {method.variant_on(lm.engine) for method in methods} - {""}
-        lm.prices = measured_prices(lm, latency_path(config, lm.output_device), variants)
+        path = latency_path(config, lm.output_device)
+        lm.prices = measured_prices(lm, path, variants)
     latency_s = time.perf_counter() - began
     with contextlib.ExitStack() as stack:
         runners = list[ArmRunner]()
         for cell, method in zip(cells, methods, strict=True):
-            loaded = lm, tokenizer, of_limit[len(cell.examples)]
+            loaded = lm, tokenizer, of_limit[len(cell.examples)], path.name
             runners.append(stack.enter_context(_opened(cell, method, cells, *loaded)))
             runners[-1].setup_s = latency_s if method.needs_latency else 0.0
         yield runners
@@ -79,15 +79,16 @@ def _opened(
     lm: LM,
     tokenizer: Any,
     prompts: list[Prompt],
+    latency: str,
 ) -> Iterator[ArmRunner]:
-    """`opened` for one cell, after the model is loaded."""
+    """`opened` for one cell, after the model is loaded, with the name of its latency file."""
     config, folder = cell.config, cell.folder
     parts = to_builtins(lm.prices.model)
     # loading may have fetched weights, and measured latencies
     compare_identity(folder, config, done=False)
     origin = replace(
         _provenance(lm, config, cell.examples),
-        latency=Path(lm.prices.path).name,
+        latency=latency,
         latency_sha256=hashed(parts) if method.needs_latency else None,
         parts=parts,
     )

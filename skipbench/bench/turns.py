@@ -48,7 +48,7 @@ def decode_missing(*runners: ArmRunner, deadline: float = math.inf) -> None:
 
 def _warm_up(runners: Sequence[ArmRunner], missing: Sequence[int]) -> None:
     """Vanilla and a copy of each method decode the first prompts, before anything is timed; then
-    each method measures what it needs of the machine.
+    each method makes what it keeps of the weights.
     """
     for runner in runners:
         after = {i: runner.prompts[i].example.after for i in missing if i < len(runner.prompts)}
@@ -58,7 +58,6 @@ def _warm_up(runners: Sequence[ArmRunner], missing: Sequence[int]) -> None:
             if runner is runners[0]:
                 runner.decode(Vanilla(), prompt, index)
             _attempt(runner, copy.deepcopy(runner.method), prompt, index)
-        runner.prices.passes.clear()
         if missing:
             runner.prepare()
 

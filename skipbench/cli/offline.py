@@ -2,16 +2,15 @@
 
 from functools import partial
 
+from msgspec import to_builtins
+
 from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
-from skipbench.config.extensions import load, registered
 from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import search_or_check
-
-CALLS_PER_VISIT = 5  # a kind of round is visited once for so many repeats of a sub-layer
 
 
 def run_search(asked: Search) -> None:
@@ -48,20 +47,16 @@ def run_profile(asked: Profile) -> None:
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
     contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
-    visits = max(1, options.repeats // CALLS_PER_VISIT)
     variants = frozenset(options.levers)
     device = device_name(lm.output_device)
     path = latency_path(config, lm.output_device)
-    more = [load("profile", name) for name in registered("profile")]
-    with progress("profile", steps + visits * len(more)) as advance:
+    with progress("profile", steps) as advance:
         step, repeats = partial(advance, ""), options.repeats
         prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
-        for add_rounds in more:  # for `predict`, and what the host takes of them
-            add_rounds(lm, prices, contexts, visits, step)
-    prices.save()
+    prices.save(path)
     text = title(prices, config.model, config.engine, device)
     with json_lines(asked.json):
-        show_result(prices.builtins(), lambda: latency_table(prices, text))
+        show_result(to_builtins(prices), lambda: latency_table(prices, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     say(f"written: {path}, which method=knapspec and TPT now use")

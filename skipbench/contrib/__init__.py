@@ -25,7 +25,6 @@ TABLE: dict[str, dict[str, str]] = {
         "serve": "skipbench.contrib.serve.command.Serve",
         "verify": "skipbench.contrib.oracle.command.Verify",
     },
-    "profile": {"rounds": "skipbench.contrib.artifact.timed_rounds.add_rounds"},
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
         "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from skipbench.decode.sampling import Logprob, Sampler
+from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.host import NO_HOST
@@ -41,6 +42,7 @@ class Draft:
         unread: the tokens [n] of a chain on the device, while `tokens` has zeros in their places:
             the host reads them together with the target's choices.
         passes: forward passes that were run for it, of whatever model.
+        plan: of those passes, where they are the model's own.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Draft:
     sources: list[str] = field(default_factory=list)
     unread: Tensor | None = None
     passes: int = 0
+    plan: DraftPlan | None = None
 
     def parents(self) -> list[int]:
         """Parent of every node, also for a chain."""
@@ -158,7 +161,7 @@ class State:
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the next round
         self.strategy = ""  # of `rounds.STRATEGIES`, how the first round is advanced
-        self.host = NO_HOST  # what the method's rounds take beside their passes, where it is known
+        self.host = NO_HOST  # the host's part of the method's rounds, where it is known
 
     @property
     def only_best(self) -> bool:

@@ -145,7 +145,8 @@ class SkipMethod(Method):
         chain = torch.cat(found) if found else None
         tokens = [0] * len(found) if unread or chain is None else chain.tolist()
         late, shares, n = chain if unread else None, dict(enumerate(q, -1)), len(found)
-        return Draft(tokens, None, shares, n, early_exit_states=passes.early, unread=late, passes=n)
+        drafted = Draft(tokens, None, shares, n, passes=n, plan=self._drafted)
+        return replace(drafted, early_exit_states=passes.early, unread=late)
 
     def _chain_with_leaves(self, state: State, passes: DraftPass, steps: int) -> Draft:
         found = list[Tensor]()
@@ -219,7 +220,7 @@ class SkipMethod(Method):
             tokens += children
         self._confidence = [confidence for confidence, *_ in steps]
         shares, n = dict(zip(chain, q, strict=False)), len(steps)
-        return Draft(tokens, parents, shares, n, passes=n)
+        return Draft(tokens, parents, shares, n, passes=n, plan=self._drafted)
 
     def _children(self, state: State, logits: Tensor, q: list[Tensor]) -> list[float]:
         """Confidence, and the children of the last node in the order drawn, in two transfers."""

@@ -10,6 +10,8 @@ One round, with K = 3 drafted tokens of which the target accepts two:
     t0 t1 t2 t3 t4 t5 a b        x           commit: K/V rows of t5, a, b kept; x is pending
 """
 
+import contextlib
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,8 +21,10 @@ from skipbench.decode.draft import Finish, Process, State
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
 from skipbench.decode.sampling import Logprob, Sampler
+from skipbench.draft_plan import DraftPlan
+from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.metrics.host import ENOUGH
+from skipbench.metrics.host import Timed
 from skipbench.profile.clock import WAIT, Clock
 from skipbench.runs.record import Round, Verified
 
@@ -50,7 +54,7 @@ class Step:
         tokens: emitted ids, cut at EOS and at the token limit.
         sources: per token `Draft.sources`, or `draft`; empty for the target.
         round, verified: counts of the round, and its verification; `None` for the prefill.
-        passes: forward passes of its draft.
+        passes, plan: forward passes of its draft, and their plan, as of `Draft`.
         logprobs: per token, where they are asked for.
     """
 
@@ -59,6 +63,7 @@ class Step:
     round: Round | None = None
     verified: Verified | None = None
     passes: int = 0
+    plan: DraftPlan | None = None
     logprobs: list[Logprob] = field(default_factory=list)
 
     @property
@@ -104,7 +109,7 @@ def generate(
         steps = list(_steps(state, method, clock))
         seconds = clock.stop()
     assert state.finish is not None
-    _observe(lm, method.name, steps, clock)
+    _observe(state, method.name, steps, clock)
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
@@ -149,19 +154,21 @@ def stream(
         if len(done) > 1 and process is None and top_logprobs is None:
             with lm.cache.lock:  # it waits for a GPU, where another request may capture a graph
                 clock.stop()
-            _observe(lm, method.name, done, clock)
+            _observe(state, method.name, done, clock)
 
 
-def _observe(lm: LM, name: str, steps: Sequence[Step], clock: Clock) -> None:
-    """Times what rounds take beside their passes, for those behind them: by rounds without draft
-    passes if there are enough, else by all.
-    """
-    rounds = [step for step in steps if step.round is not None]
-    seconds = clock.beside_s([step.passes for step in rounds])
-    timed = list(zip(rounds, seconds, strict=False))
-    free = [one for one in timed if not one[0].passes]
-    timed = free if len(free) >= ENOUGH else timed
-    lm.prices.observe_host(name, [step.rows for step, _ in timed], [s for _, s in timed])
+def _observe(state: State, name: str, steps: Sequence[Step], clock: Clock) -> None:
+    """Moves the prices of the model's rounds, for those behind these, and keeps them."""
+    lm, lengths = state.lm, itertools.accumulate(len(step.tokens) for step in steps)
+    rounds = [
+        Timed(state.prompt_length + length - 1, step.rows, step.passes, step.plan, *seconds)
+        for length, step, *seconds in zip(
+            lengths, steps[1:], clock.draft_s, clock.pass_s, clock.round_s, strict=False
+        )
+    ]
+    if lm.prices.observe(name, rounds) and lm.price_file is not None:
+        with contextlib.suppress(SkipbenchError):  # read-only: for this process
+            lm.prices.save(lm.price_file)
 
 
 def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
@@ -194,4 +201,4 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
         tokens = state.tokens[len(state.tokens) - emitted :]
         sources += [""] * (emitted - len(sources))
         found = verification.logprobs[:emitted]
-        yield Step(tokens, sources, counts, how, draft.passes, found)
+        yield Step(tokens, sources, counts, how, draft.passes, draft.plan, found)

@@ -62,8 +62,8 @@ class Method(Configurable):
         """Imports what takes seconds and only decoding needs, before anything is timed."""
 
     def prepare(self, state: State) -> None:
-        """Measures what it needs of the machine at the present context length, and makes what it
-        keeps of the weights; before the first prompt, over rows that nothing reads again.
+        """Makes what it keeps of the weights, before the first prompt, over rows that nothing reads
+        again.
         """
 
     def begin(self, state: State) -> None:

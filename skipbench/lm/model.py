@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ class LM:
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict)
         self.strict, self.prices = strict, Prices()
+        self.price_file: Path | None = None  # keeps prices that rounds moved
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
         self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1

@@ -14,6 +14,7 @@ Deviations from the paper, with their switches: docs/methods/draft-model.md.
 """
 
 import copy
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -84,7 +85,7 @@ class DraftModel(SkipMethod):
             unseen = self._known(state.tokens[lm.cache.length :])
             first = lm.logits(unseen, TokenRows.chain(lm.cache.length, len(unseen)))[-1:]
             lm.cache.length = len(state.tokens) - 1
-            return self.draft(drafted, budget, first)
+            return replace(self.draft(drafted, budget, first), plan=None)
 
     def fitted(self, logits: Tensor) -> Tensor:
         """Embeddings of one tokenizer may be padded to other sizes: what the target lacks is not

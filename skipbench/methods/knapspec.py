@@ -35,7 +35,7 @@ from skipbench.lm.cache import upload
 from skipbench.lm.model import LM
 from skipbench.metrics.formulas import tpt
 from skipbench.metrics.host import NO_HOST, Host
-from skipbench.metrics.prices import Parts, Prices
+from skipbench.metrics.prices import Latencies, Prices
 
 
 def knapsack(
@@ -178,7 +178,7 @@ class KnapSpec(SkipMethod):
                     f"knapspec: latency={list(self.latency)}; wanted [mlp, attention per token, "
                     "attention] in seconds"
                 )
-            self.given_prices = Prices(model=Parts(attention, per_token, mlp, 0.0, self.layers))
+            self.given_prices = Prices(model=Latencies(attention, per_token, mlp, 0.0, self.layers))
         self._max_steps = self.stop.max_steps  # that of the stop rule is gamma* under `use_gamma`
         self.due = self.history + 1  # rounds; the first one of a prompt is not representative
 
@@ -204,8 +204,8 @@ class KnapSpec(SkipMethod):
 
     def _optimise(self, lm: LM, host: Host) -> None:
         prices, length, plan = self.given_prices or lm.prices, lm.cache.length, self.plan()
-        at = 1, length, plan.variant
-        attention_s, mlp_s = (prices.part_s(part, *at) for part in ("attention", "mlp"))
+        kinds = ("attention", "mlp")
+        attention_s, mlp_s = (prices.part_s(kind, length, plan.variant) for kind in kinds)
         attention, mlp = weights = integer_weights(attention_s, mlp_s, self.weight_cap)
         # K / 2, section 3.4, Efficiency via Pruning
         budget = int(self.budget * (attention + mlp) * self.layers)
@@ -224,8 +224,8 @@ class KnapSpec(SkipMethod):
             first = min(int(self.drop_first), len(sets) - 1)
             lengths = range(self.lengths[0], self.lengths[1] + 1)
             step_s = host.step_s + host.row_s  # a drafted token is one row more
-            draft_s = [prices.pass_s(1, length, s) + step_s for s in sets[first:]]
-            target_s = prices.pass_s(1, length) + host.beside_s(1)
+            draft_s = [host.draft_pace * prices.pass_s(1, length, s) + step_s for s in sets[first:]]
+            target_s = prices.round_s(1, length, host)
             best, gamma, value = highest_tpt(alpha[first:], draft_s, target_s, lengths)
             self.skip = sets[first + best]
             if self.use_gamma:

@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from skipbench.config.configurable import Natural, Positive
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.priced import Priced
 from skipbench.decode.sampling import best_tokens
 from skipbench.errors import SkipbenchError
@@ -50,7 +51,7 @@ SIZES = {
 """
 
 
-class Lookahead(Priced):
+class Lookahead(Priced, Method):
     """Jacobi trajectories feed a pool of n-grams.
 
     >>> method = Lookahead(name="lookahead", level=3, guesses=2)
@@ -83,7 +84,7 @@ class Lookahead(Priced):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.size = Size(self.window, self.level, self.guesses)
-        self.needs_prices = not self.window
+        self.needs_latency = not (self.window or self.row_prices)
         if not self.window and (self.size[1:] != (5, 7) or self.first_window):
             raise SkipbenchError(
                 f"lookahead: level={self.level}, guesses={self.guesses}, "

@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
+from skipbench.decode.method import Method
 from skipbench.decode.priced import Priced
 from skipbench.decode.sources import Successors
 
@@ -56,7 +57,7 @@ SIZES = {4: (1.324, 3.1), 8: (1.403, 5.2), 16: (1.598, 9.6), 31: (1.774, 18.5)}
 """Tokens and mean rows per round by number of nodes, counted as `CHANCES`."""
 
 
-class Recycling(Priced):
+class Recycling(Priced, Method):
     """Drafts from successors that were seen before.
 
     >>> method = Recycling(name="recycling", nodes=8)
@@ -74,12 +75,12 @@ class Recycling(Priced):
     """Tokens whose successors are kept, those verified last; the published code keeps all."""
 
     needs_top_tokens = TOP
-    logged, carried = ("filled",), (*Priced.carried, "successors")
+    logged, carried = ("filled",), ("successors",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.successors = Successors(self.memory, pairs=False)
-        self.needs_prices = not self.nodes
+        self.needs_latency = not (self.nodes or self.row_prices)
 
     def begin(self, state: State) -> None:
         super().begin(state)

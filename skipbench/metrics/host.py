@@ -1,57 +1,68 @@
-"""`Host`: what a round takes beside its passes."""
+"""`Host`: the host's part of a round; `Timed`: a round as the loop timed it."""
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+import itertools
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
 
 import msgspec
 
-ENOUGH = 16  # rounds from which it is known
+from skipbench.draft_plan import DraftPlan
+
+ENOUGH, FEWEST, NEWEST = 16, 4, 64
+"""Rounds that move the host's part half way; those that move it at all; and that are looked at."""
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds of a round beside its passes, in which the host proposes, reads what was verified,
-    commits and adapts.
-
-    >>> host = Host(round_s=2e-4, row_s=1e-5)
-    >>> {rows: round(1e3 * s, 2) for rows, s in host.added({1: 1e-3, 8: 1.1e-3}).items()}
-    {1: 1.21, 8: 1.38}
+    commits and adapts; and how long passes take in the loop.
     """
 
     round_s: float = 0.0  # of any round
     row_s: float = 0.0  # of every row that it verifies
     step_s: float = 0.0  # of every draft pass
+    verify_pace: float = 1.0  # of verifications, over what they took when they were timed alone
+    draft_pace: float = 1.0  # of draft passes likewise
 
     def beside_s(self, rows: float) -> float:
         """Of a round that verifies so many rows, without its draft passes."""
         return self.round_s + self.row_s * rows
 
-    def added(self, passes: Mapping[int, float]) -> dict[int, float]:
-        """Seconds of rounds by rows, given those of their verifications."""
-        return {rows: seconds + self.beside_s(rows) for rows, seconds in passes.items()}
-
-    def step_price(self, price: float, pass_s: float) -> float:
-        """Price of a draft step in rounds of one row, given that of its pass in passes of one row
-        and the seconds of one.
-        """
-        if self == NO_HOST:
-            return price
-        return (price * pass_s + self.step_s) / (pass_s + self.beside_s(1))
+    def mixed(self, other: "Host", share: float) -> "Host":
+        """This one for a share, the rest as the other."""
+        pairs = zip(*map(msgspec.structs.astuple, (self, other)), strict=True)
+        return Host(*(share * own + (1 - share) * theirs for own, theirs in pairs))
 
 
 NO_HOST = Host()
 
 
-def host_of(rows: Sequence[int], seconds: Sequence[float]) -> Host | None:
-    """The line through rounds, each its rows and the seconds beside its passes: through the medians
-    of the half with fewer rows and of that with more, never falling. `None` of fewer than `ENOUGH`.
-
-    >>> host_of([1, 2, 3, 4] * 4, [1.0, 1.5, 2.0, 2.5] * 4)
-    Host(round_s=0.5, row_s=0.5, step_s=0.0)
+class Timed(NamedTuple):
+    """A round at a context: the rows that it verified, its draft passes and their plan; seconds of
+    its draft, of its verification's pass, and of all of it.
     """
-    if len(rows) < ENOUGH:
-        return None
-    pairs = sorted(zip(rows, seconds, strict=True))
-    halves = pairs[: len(pairs) // 2], pairs[len(pairs) // 2 :]
-    few, many = ((fmean(n for n, _ in half), median(s for _, s in half)) for half in halves)
-    slope = max(0.0, (many[1] - few[1]) / (many[0] - few[0])) if many[0] > few[0] else 0.0
-    return Host(max(0.0, median(s - slope * n for n, s in pairs)), slope)
+
+    context: int
+    rows: int
+    passes: int
+    plan: DraftPlan | None
+    draft_s: float
+    pass_s: float
+    round_s: float
+
+    @property
+    def beside_s(self) -> float:
+        """Beside its passes; a draft that has some is left out."""
+        return self.round_s - self.pass_s - (self.draft_s if self.passes else 0.0)
+
+
+def host_line(rounds: Sequence[Timed]) -> tuple[float, float]:
+    """Seconds beside the passes, of a round and of each of its rows: by rounds without draft passes
+    if there are enough, else by all. The slope is the median one of all pairs, never falling.
+    """
+    free = [r for r in rounds if not r.passes]
+    pairs = sorted((r.rows, r.beside_s) for r in (free if len(free) >= ENOUGH else rounds))
+    slopes = [(t - s) / (m - n) for (n, s), (m, t) in itertools.combinations(pairs, 2) if m > n]
+    slope = max(0.0, median(slopes)) if slopes else 0.0
+    base = median(s - slope * n for n, s in pairs)
+    return (base, slope) if base >= 0 else (0.0, median(s / n for n, s in pairs))

@@ -1,39 +1,21 @@
-"""Lines through measured points: of prices by rows, context, or the size of a draft."""
+"""The line through measured points, of prices by rows or by context."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
-from statistics import fmean
-from typing import Any
+import bisect
+from collections.abc import Sequence
 
-Line = Sequence[tuple[float, float]]  # points of a line, sorted
+Line = Sequence[tuple[float, float]]  # points, sorted by place
 
 
-def line_of(points: Iterable[tuple[float, float]]) -> Line:
-    """Points with the mean of all values at each place."""
-    groups = groupby(sorted(points), itemgetter(0))
-    return [(x, fmean(y for _, y in group)) for x, group in groups]
+def interpolate(line: Line, x: float) -> float:
+    """Linear between the points; beyond them on with their mean slope.
 
-
-def interpolate(line: Line, x: Any, slope: float | None = None) -> Any:
-    """Linear between the points; beyond the ends on along the last two there, or with `slope`."""
-    import numpy as np  # slow
-
-    (xs, ys), ends = np.transpose(line), np.array([slope or 0.0] * 2)
-    if slope is None and len(line) > 1:
-        ends = (np.diff(ys) / np.diff(xs))[[0, -1]]
-    beyond = ends[0] * np.minimum(0, x - xs[0]) + ends[1] * np.maximum(0, x - xs[-1])
-    return np.interp(x, xs, ys) + beyond
-
-
-def curve(seconds: Mapping[int, float], most: int) -> list[float]:
-    """Price of 0 to `most` rows in passes of one row: linear between measured sizes, never falling;
-    beyond the last size, the mean slope goes on.
+    >>> [interpolate([(1, 1.0), (2, 1.5), (5, 3.0)], x) for x in (1, 1.5, 3, 9)]
+    [1.0, 1.25, 2.0, 5.0]
     """
-    import numpy as np
-
-    sizes = sorted(seconds)
-    prices = np.maximum.accumulate([seconds[n] / seconds[sizes[0]] for n in sizes])
-    slope = (prices[-1] - prices[0]) / max(1, sizes[-1] - sizes[0])
-    line = [*zip(sizes, prices, strict=True)]
-    return [0.0, *interpolate(line, np.arange(1, most + 1), slope).tolist()]
+    (x0, y0), (x1, y1) = line[0], line[-1]
+    from_x, from_y = line[0] if x < x1 else line[-1]
+    if x0 < x < x1:
+        at = bisect.bisect([place for place, _ in line], x)
+        (x0, y0), (x1, y1) = line[at - 1], line[at]
+        from_x, from_y = x0, y0
+    return from_y + (y1 - y0) / (x1 - x0 or 1) * (x - from_x)

@@ -1,38 +1,34 @@
-"""`Prices`: seconds of a pass of one model, engine and machine, by rows, context and plan."""
+"""`Prices`: seconds of passes and rounds of one model, engine and machine. A pass is the sum of its
+parts times a curve over its rows; a round is its passes and the host's part.
+"""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from statistics import median
+from typing import Self
 
 import msgspec
 
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.host import NO_HOST, Host, host_of
-from skipbench.metrics.lines import interpolate, line_of
+from skipbench.metrics.host import ENOUGH, FEWEST, NEWEST, NO_HOST, Host, Timed, host_line
+from skipbench.metrics.lines import interpolate
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
 from skipbench.runs.measures import Profiled
 from skipbench.runs.reading import read_json
 from skipbench.runs.source import package_sha256
 
-FORMAT = 2
+FORMAT = 3
 ROWS = (1, 2, 4, 8, 16, 32)
-MEASURED = (1, 2, 4, 8, 16, 17, 32)  # with the first row behind a block of 16, as of kernels
-DRAFT_ROWS = (1, 4)  # of a draft pass: the last token, and with it what copies propose behind it
+DRAFT_ROWS = (1, 4)
+"""Rows of a draft pass: the last token, and with it what copies propose behind it."""
 PARTS = ("attention", "mlp", "head")
-LOOP, VANILLA = "loop", "vanilla"  # of `Prices.host`: as `profile` times rounds; drafting nothing
 
 
-def price_key(length: int, plan: DraftPlan | None = None) -> str:
-    """Names a plan's draft passes, or verifications, by context: from 0, 256, 1024, ... on."""
-    fourfolds = max(0, length.bit_length() - 7) // 2
-    return f"{64 * 4**fourfolds if fourfolds else 0}+ {plan or ''}".strip()
-
-
-class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
+class Latencies(msgspec.Struct, frozen=True, omit_defaults=True):
     """Seconds of one row in one attention, one MLP and the head: attention is linear in the context
     (KnapSpec 3.1), the rest constant.
     """
@@ -42,9 +38,9 @@ class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
     mlp_s: float
     head_s: float
     layers: int
-    variants: "dict[str, Parts]" = {}  # of the weights, those that were measured
+    variants: "dict[str, Latencies]" = {}  # of the weights, those that were measured
 
-    def of(self, variant: str) -> "Parts":
+    def of(self, variant: str) -> "Latencies":
         """The same in a variant of the weights; itself without one."""
         if variant and variant not in self.variants:
             raise SkipbenchError(
@@ -55,8 +51,22 @@ class Parts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def profiled_pass_s(of: Profiled, plan: DraftPlan | None) -> float:
     """Seconds of a pass by the latencies that a run's metrics have."""
-    parts = Parts(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
-    return Prices(model=parts).pass_s(1, 0.0, plan)
+    model = Latencies(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    return Prices(model=model).pass_s(1, 0.0, plan)
+
+
+class Curve(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pass at a context by its rows, over one of one row that was timed in turns with it."""
+
+    context: int
+    rows: dict[int, float]
+    variant: str = ""
+
+    def at(self, rows: float) -> float:
+        """Never falling."""
+        sizes = sorted(self.rows)
+        rising = accumulate((self.rows[n] for n in sizes), max)
+        return interpolate([*zip(sizes, rising, strict=True)], rows)
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -76,19 +86,6 @@ class Point(msgspec.Struct, frozen=True):
         return cls(context, rows, *(t[(len(t) - 1) // 4] for t in parts))
 
 
-class TimedRound(msgspec.Struct, frozen=True):
-    """Rounds of one kind, timed in the loop."""
-
-    context: int
-    rows: int
-    steps: int
-    attention: int  # attentions that a draft step runs; `mlp` likewise
-    mlp: int
-    draft_s: float
-    verify_s: float
-    beside_s: float = 0.0  # of all of the round beside its passes
-
-
 @dataclass(frozen=True)
 class Roofline:
     """Rates of a device for a dtype: bytes/s, operations/s of dense products, their `source`."""
@@ -105,59 +102,37 @@ class Roofline:
 
 class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was measured of one model, engine and machine, as its file has it. A run measures
-    `contexts`, `model` and `points`; methods in use, `passes`; `skipbench profile`, the rest.
+    `points`, `model` and `curves`; the loop, `host`; `skipbench profile`, the rest.
     """
 
     format: int = 0
     package_sha256: str | None = None  # source of the version that measured them
-    contexts: list[int] = []
-    model: Parts | None = None
-    points: list[Point] = []  # prices of several rows; without them, as of one
+    points: list[Point] = []
+    model: Latencies | None = None
+    curves: list[Curve] = []  # rows of a variant that has none cost nothing after the first
+    host: dict[str, Host] = {}  # by method
     roofline: Roofline | None = None
     bytes: dict[str, int] = {}  # of one attention, one MLP (means), the head, a K/V row, a number
-    rounds: list[TimedRound] = []
-    passes: dict[str, dict[int, float]] = {}  # seconds of whole passes by rows, by `price_key`
-    host: dict[str, Host] = {}  # what rounds take beside their passes, by method or `LOOP`
-    path: str = ""  # of the file; empty where nothing is kept
 
     @classmethod
     def read(cls, path: Path, engine: str) -> Self:
         """From a file, as far as this version of the package wrote it. Raises SkipbenchError if the
         file is a link.
         """
-        found = cls._load(path)
-        if found is None or other_package(found.package_sha256, engine):
-            found = cls(format=FORMAT)
-        found.path, found.package_sha256 = str(path), package_sha256(engine)
-        return found
-
-    @classmethod
-    def _load(cls, path: Path) -> Self | None:
         try:
             found = read_json(path, cls)
         except SkipbenchError:
             if path.is_symlink():
                 raise
-            return None  # another format, or damaged: it is measured again
-        return found if found and found.format == FORMAT else None
+            found = None  # another format, or damaged: it is measured again
+        if not found or found.format != FORMAT or other_package(found.package_sha256, engine):
+            found = cls(format=FORMAT)
+        found.package_sha256 = package_sha256(engine)
+        return found
 
-    def emptied(self) -> Self:
-        """With what methods in use have measured alone."""
-        kept = ("format", "package_sha256", "path", "passes", "host")
-        return type(self)(**{name: getattr(self, name) for name in kept})
-
-    def own(self) -> Self:
-        """Its latencies alone, kept nowhere: for one of several arms on one model."""
-        host = {name: of for name, of in self.host.items() if name == LOOP}
-        return msgspec.structs.replace(self, passes={}, host=host, path="")
-
-    def builtins(self) -> dict[str, Any]:
-        """What the file holds."""
-        return dict(msgspec.to_builtins(msgspec.structs.replace(self, path="")))
-
-    def save(self) -> None:
+    def save(self, path: Path) -> None:
         """Raises SkipbenchError if the results folder is not writable."""
-        write_json(Path(self.path), self.builtins())
+        write_json(path, msgspec.to_builtins(self))
 
     @property
     def layers(self) -> int:
@@ -165,73 +140,102 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
         assert self.model is not None
         return self.model.layers
 
-    def part_s(self, part: str, rows: int, context: float, variant: str = "") -> float:
-        """One of `PARTS`, of a variant of the weights."""
+    @property
+    def variants(self) -> set[str]:
+        """Of the weights, those that were measured."""
+        return set(self.model.variants) if self.model else set()
+
+    def part_s(self, part: str, context: float, variant: str = "") -> float:
+        """One row in one of `PARTS`, of a variant of the weights."""
         assert self.model is not None
         of = self.model.of(variant)
-        seconds = float(getattr(of, f"{part}_s"))
-        if part == "attention":
-            seconds += of.attention_s_per_token * context
-        if rows > 1 and self.points:
-            line = line_of((p.rows, getattr(p, f"{part}_s")) for p in self.points)
-            seconds *= interpolate(line, rows) / line[0][1]
-        return seconds
+        per_token = of.attention_s_per_token if part == "attention" else 0.0
+        return float(getattr(of, f"{part}_s")) + per_token * context
 
     def pass_s(self, rows: int, context: float, plan: DraftPlan | None = None) -> float:
         """One pass with the head: KnapSpec's t_Draft with a plan, t_Target without (Eq. 4). Raises
         SkipbenchError for a variant that was not measured.
         """
         plan = plan or DraftPlan(self.layers)
-        attention, mlp, head = (self.part_s(part, rows, context, plan.variant) for part in PARTS)
+        attention, mlp, head = (self.part_s(part, context, plan.variant) for part in PARTS)
         out = len(plan.attention), len(plan.mlp)
-        return (self.layers - out[0]) * attention + (self.layers - out[1]) * mlp + head
+        one = (self.layers - out[0]) * attention + (self.layers - out[1]) * mlp + head
+        return one if rows == 1 else one * self.curve(rows, context, plan.variant)
 
-    def floor_s(self, context: int, rows: int) -> dict[str, float]:
-        """Least seconds of one attention, one MLP and a whole pass that the roofline allows."""
-        assert self.roofline is not None
-        sizes, number = self.bytes, self.bytes["number"]
-        cached = (context + rows) * sizes["row"]
-        read = {"attention": sizes["attention"] + cached, "mlp": sizes["mlp"]}
-        read["whole"] = self.layers * sum(read.values()) + sizes["head"]
-        return {k: self.roofline.seconds(n, 2 * rows * n / number) for k, n in read.items()}
+    def curve(self, rows: int, context: float, variant: str = "") -> float:
+        """A pass of so many rows over one of one row; linear between contexts that were measured,
+        and as at the nearest one beyond them.
+        """
+        known = {of.context: of.at(rows) for of in self.curves if of.variant == variant}
+        line = sorted(known.items())
+        return interpolate(line, min(max(context, line[0][0]), line[-1][0])) if line else 1.0
 
-    def step_price(self, context: float, plan: DraftPlan) -> float:
-        """Price of a draft step in passes of one row; without measured parts by the number of
+    def round_s(
+        self, rows: int, context: float, host: Host, steps: int = 0, plan: DraftPlan | None = None
+    ) -> float:
+        """One round: its draft steps, its verification, and the host."""
+        step_s = host.draft_pace * self.pass_s(1, context, plan) + host.step_s if steps else 0.0
+        verify_s = host.verify_pace * self.pass_s(rows, context)
+        return steps * step_s + verify_s + host.beside_s(rows)
+
+    def round_prices(self, most: int, context: float = 0, host: Host = NO_HOST) -> list[float]:
+        """Of rounds of 0 to `most` rows without draft passes, in those of one row; without measured
+        latencies 1 each.
+        """
+        if self.model is None:
+            return [0.0, *[1.0] * most]
+        seconds = [self.round_s(n, context, host) for n in range(1, most + 1)]
+        return [0.0, *(s / seconds[0] for s in seconds)]
+
+    def draft_prices(
+        self, most: int, variant: str, context: float = 0, host: Host = NO_HOST
+    ) -> list[float]:
+        """Of draft passes of 0 to `most` rows by a variant of the weights, in rounds of one row;
+        empty if it was not measured.
+        """
+        if variant not in self.variants:
+            return []
+        plan, one_s = DraftPlan(self.layers, variant=variant), self.round_s(1, context, host)
+        passes = (self.pass_s(n, context, plan) for n in range(1, most + 1))
+        return [0.0, *((host.draft_pace * s + host.step_s) / one_s for s in passes)]
+
+    def step_price(self, context: float, plan: DraftPlan, host: Host = NO_HOST) -> float:
+        """Of a draft step, in rounds of one row; without measured latencies by the number of
         sub-layers, which cost half in fewer bits.
         """
         if self.model is None:
             return (1 - plan.ratio) * (0.5 if plan.variant else 1.0)
-        return self.pass_s(1, context, plan) / self.pass_s(1, context)
+        step_s = host.draft_pace * self.pass_s(1, context, plan) + host.step_s
+        return step_s / self.round_s(1, context, host)
 
-    def keep(self, key: str, seconds: dict[int, float]) -> None:
-        """Sets the passes of a key, also in the file, whose other parts stay as they are there."""
-        self.passes[key] = seconds
-        self._store()
+    def floor_s(self, context: int, rows: int) -> float:
+        """Least seconds of a pass that the roofline allows."""
+        assert self.roofline is not None
+        sizes = self.bytes
+        of_layer = sizes["attention"] + sizes["mlp"] + (context + rows) * sizes["row"]
+        read = self.layers * of_layer + sizes["head"]
+        return self.roofline.seconds(read, 2 * rows * read / sizes["number"])
 
-    def _store(self) -> None:
-        if self.path:
-            with contextlib.suppress(SkipbenchError):  # read-only: for this process
-                there = self._load(Path(self.path))
-                if there is None or there.package_sha256 != self.package_sha256:
-                    there = self
-                own = {"passes": self.passes, "host": self.host, "path": self.path}
-                msgspec.structs.replace(there, **own).save()
+    def host_of(self, method: str) -> Host:
+        """What the method's rounds take beside their passes; nothing before any was observed."""
+        return self.host.get(method, NO_HOST) if self.model else NO_HOST
 
-    def host_of(self, method: str, unknown: Host = NO_HOST) -> Host:
-        """What the method's rounds take beside their passes, its draft steps as the loop's; without
-        either `unknown`.
+    def observe(self, method: str, rounds: Sequence[Timed]) -> bool:
+        """Moves a method's host to what its newest rounds took, the first time all the way. Returns
+        whether it did, which takes a few rounds and measured latencies.
         """
-        loop, known = self.host.get(LOOP), self.host.get(method)
-        if known is None or loop is None:
-            return known or loop or unknown
-        return msgspec.structs.replace(known, step_s=loop.step_s)
-
-    def observe_host(self, method: str, rows: Sequence[int], seconds: Sequence[float]) -> None:
-        """Moves a method's host half way to what its newest rounds took beside their passes, each
-        its rows and its seconds; the first time all the way. Kept where passes are.
-        """
-        if (new := host_of(rows, seconds)) is not None:
-            old = self.host.get(method, new)
-            self.host[method] = Host((old.round_s + new.round_s) / 2, (old.row_s + new.row_s) / 2)
-            if self.passes:
-                self._store()
+        if self.model is None or len(rounds) < FEWEST:
+            return False
+        rounds, old = rounds[-NEWEST:], self.host.get(method)
+        round_s, row_s = host_line(rounds)
+        verify_pace = median(r.pass_s / self.pass_s(r.rows, r.context) for r in rounds)
+        step_s, draft_pace = (old.step_s, old.draft_pace) if old else (0.0, verify_pace)
+        drafted = [r for r in rounds if r.passes and r.plan is not None]
+        if drafted:
+            took = [(r.round_s - r.pass_s - round_s - row_s * r.rows) / r.passes for r in drafted]
+            steps = [*zip(took, (self.pass_s(1, r.context, r.plan) for r in drafted), strict=True)]
+            draft_pace = min(verify_pace, median(s / alone for s, alone in steps))
+            step_s = max(0.0, median(s - draft_pace * alone for s, alone in steps))
+        new = Host(round_s, row_s, step_s, verify_pace, draft_pace)
+        self.host[method] = new.mixed(old or new, len(rounds) / (len(rounds) + ENOUGH))
+        return True

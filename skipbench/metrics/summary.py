@@ -18,7 +18,7 @@ from skipbench.metrics import acceptance
 from skipbench.metrics.acceptance import PassSeconds, mean, over
 from skipbench.metrics.estimators import estimators
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.metrics.prices import PARTS, Parts, Prices
+from skipbench.metrics.prices import PARTS, Latencies, Prices
 from skipbench.runs import measures
 from skipbench.runs.measures import GroupScores, Metrics, Percentiles, Score, Scores
 from skipbench.runs.record import VANILLA, Arm, Round, Seconds, Turn, first, paired
@@ -64,15 +64,15 @@ def summarise(
     )
 
 
-def measured(turns: Sequence[Turn], arm: str, layers: int, parts: Parts | None) -> Metrics:
+def measured(turns: Sequence[Turn], arm: str, layers: int, model: Latencies | None) -> Metrics:
     """`summarise` with the seconds of the model's parts, at the mean context of the turns."""
-    if parts is None or not turns:
+    if model is None or not turns:
         return summarise(turns, arm, layers)
     lengths = (turn.prompt_tokens + len(turn.arms[VANILLA].tokens) / 2 for turn in turns)
-    context, prices = round(fmean(lengths)), Prices(model=parts)
+    context, prices = round(fmean(lengths)), Prices(model=model)
     metrics = summarise(turns, arm, layers, partial(prices.pass_s, 1, context))
-    of_parts = {f"{part}_s": prices.part_s(part, 1, context) for part in PARTS}
-    profiled = measures.Profiled(**of_parts, layers=parts.layers)
+    of_parts = {f"{part}_s": prices.part_s(part, context) for part in PARTS}
+    profiled = measures.Profiled(**of_parts, layers=model.layers)
     baseline = replace(metrics.baseline, profiled=profiled)
     return replace(metrics, profiled=profiled, vanilla=baseline)
 
@@ -85,7 +85,7 @@ def first_of(run: Run, limit: int | None) -> Run:
     if not run.has(limit) or layers is None or (run.metrics and run.metrics.turns == len(turns)):
         return run
     parts = run.provenance.parts
-    known = convert(parts, Parts) if parts else None
+    known = convert(parts, Latencies) if parts else None
     return replace(run, kept=turns, metrics=measured(turns, run.arm, layers, known))
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -84,18 +84,8 @@ class Clock:
                 rounds[-1][phase] += passed
         self.round_s = [sum(each.values()) for each in rounds]
         """Seconds of each round, from its draft to the end of its adaptation."""
-        self.verify_s = [each["verify"] + each[PASS] for each in rounds]
-        """Seconds of each round's verification."""
-        self._rounds = rounds
+        self.draft_s = [each["draft"] for each in rounds]
+        self.pass_s = [each[PASS] for each in rounds]
+        """Of each round's verification, the pass alone."""
         seconds["other"] += max(0.0, total - sum(seconds.values()))
         return seconds
-
-    def beside_s(self, passes: Sequence[int]) -> list[float]:
-        """Seconds of each round beside its passes: of its verification's, and of a draft that had
-        some, `passes` of them, all of it.
-        """
-        of_passes = [
-            each[PASS] + (each["draft"] if n else 0.0)
-            for each, n in zip(self._rounds, passes, strict=False)
-        ]
-        return [whole - part for whole, part in zip(self.round_s, of_passes, strict=False)]

@@ -22,9 +22,10 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import parts_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.prices import Parts, Point, Prices
+from skipbench.metrics.prices import Latencies, Point, Prices
 from skipbench.profile.clock import interleaved
 from skipbench.profile.roofline import Known, device_name, roofline, row_bytes
+from skipbench.profile.rows import MEASURED, draft_curve, verification_curve
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
 
@@ -53,26 +54,42 @@ def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
     """The prices in `path` if this version measured them as far as this run's cache, else such as
     are measured now and kept there; with those of variants of the weights.
     """
-    needed, prices = lm.cache.capacity - 1, Prices.read(path, lm.engine.name)
-    contexts = sorted({max(1, needed * i // CONTEXTS) for i in range(CONTEXTS + 1)})
-    if prices.model is None or needed > REACH * max(prices.contexts):
-        prices = prices.emptied()
-        prices.contexts, prices.points = contexts, measure(lm, contexts, [1], REPEATS, lambda: None)
-        prices.model = fit(prices.points, lm.layers)
-        prices.save()
-    for variant in sorted(variants - prices.model.variants.keys()):
-        add_variant(lm, prices, contexts, REPEATS, variant)
-        prices.save()
+    last, prices = lm.cache.capacity - 1, Prices.read(path, lm.engine.name)
+    if not prices.points or last > REACH * max(p.context for p in prices.points):
+        contexts = sorted({max(1, last * i // CONTEXTS) for i in range(CONTEXTS + 1)})
+        set_points(lm, prices, measure(lm, contexts, [1], REPEATS, lambda: None))
+        prices.save(path)
+    for variant in sorted(variants - prices.variants):
+        add_variant(lm, prices, REPEATS, variant)
+        prices.save(path)
     return prices
 
 
-def add_variant(lm: LM, prices: Prices, contexts: Ints, repeats: int, variant: str) -> None:
-    """Prices one row of a variant, which makes a copy of the weights."""
+def set_points(lm: LM, prices: Prices, points: list[Point], rows: Ints = ()) -> None:
+    """Sets points, the latencies fitted to those of one row, and curves at the first and the last
+    context that leaves space, of `MEASURED` rows and of these.
+    """
+    prices.points, prices.model = points, fit([p for p in points if p.rows == 1], lm.layers)
+    sizes, contexts = sorted({*MEASURED, *rows}), sorted(p.context for p in points)
+    last = max(contexts[0], min(contexts[-1], lm.cache.capacity - sizes[-1]))
+    ends = dict.fromkeys((contexts[0], last))
+    prices.curves = [verification_curve(lm, context, sizes) for context in ends]
+
+
+def add_variant(lm: LM, prices: Prices, repeats: int, variant: str) -> None:
+    """Prices a variant, which makes a copy of the weights: parts whose pass takes as long as in
+    turns with the full model's.
+    """
     assert prices.model is not None
     plan = DraftPlan(lm.layers, variant=variant)
-    points = measure(lm, contexts, [1], repeats, lambda: None, plan)
-    known = prices.model.variants | {variant: fit(points, lm.layers)}
+    contexts = sorted({p.context for p in prices.points})
+    alone = fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
+    curve, price = draft_curve(lm, contexts[0], variant)
+    share = price * prices.pass_s(1, contexts[0]) / Prices(model=alone).pass_s(1, contexts[0])
+    attention, per_token, mlp, head = (share * s for s in structs.astuple(alone)[:4])
+    known = prices.model.variants | {variant: Latencies(attention, per_token, mlp, head, lm.layers)}
     prices.model = structs.replace(prices.model, variants=known)
+    prices.curves.append(curve)
 
 
 @torch.inference_mode()
@@ -105,7 +122,7 @@ def part_times(
     return {part: [turn[part] / counts.get(part, 1) for turn in turns] for part in calls}
 
 
-def fit(points: Sequence[Point], layers: int) -> Parts:
+def fit(points: Sequence[Point], layers: int) -> Latencies:
     """Least squares of relative errors over points of one row at two contexts or more.
 
     Where attention falls with the context it becomes constant. Where it grows so fast that it would
@@ -121,7 +138,7 @@ def fit(points: Sequence[Point], layers: int) -> Parts:
         slope, base = statistics.linear_regression(scaled, ones, proportional=True).slope, 0.0
     mlp_s = statistics.median(p.mlp_s for p in points)
     head_s = statistics.median(p.head_s for p in points)
-    return Parts(base, slope, mlp_s, head_s, layers)
+    return Latencies(base, slope, mlp_s, head_s, layers)
 
 
 def measure(
@@ -169,16 +186,14 @@ def profile(
     advance: Advance,
     variants: Set[str] = frozenset(),
 ) -> Prices:
-    """The prices of a profile, as they go to `path`, without its rounds, with `variants`."""
+    """The prices of a profile, as they go to `path`, with `variants`."""
     # The model is fitted to points of one row, and all others are compared with them.
-    points = measure(lm, contexts, sorted({1, *rows}), repeats, advance)
-    single = [p for p in points if p.rows == 1]
-    prices, model = Prices.read(path, lm.engine.name).emptied(), fit(single, lm.layers)
-    prices.contexts, prices.points, prices.model = list(contexts), points, model
+    prices = Prices.read(path, lm.engine.name)
+    set_points(lm, prices, measure(lm, contexts, sorted({1, *rows}), repeats, advance), rows)
     prices.bytes = part_bytes(lm)
     prices.roofline = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
     for variant in variants:
-        add_variant(lm, prices, contexts, repeats, variant)
+        add_variant(lm, prices, repeats, variant)
     return prices
 
 

@@ -115,11 +115,3 @@ def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float
 def row_bytes(lm: LM) -> int:
     """Bytes of keys and values of one token in all layers."""
     return sum(r[0].numel() * r.element_size() for r in lm.cache.rows)
-
-
-def bytes_price(lm: LM) -> float:
-    """Lower bound of a draft step with weights of one byte, in passes: its bytes of weights and
-    cache over those of a pass.
-    """
-    weights, cached = lm.weight_bytes, row_bytes(lm) * lm.cache.length
-    return float((weights / lm.dtype.itemsize + cached) / (weights + cached))

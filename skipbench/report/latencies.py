@@ -28,7 +28,7 @@ def latency_table(record: Prices, title: str) -> RenderableType:
         one = next(p.whole_s for p in points if p.rows == 1)
         for p in points:
             seconds = (p.attention_s, p.mlp_s, p.head_s, p.whole_s)
-            floor = record.floor_s(context, p.rows)["whole"]
+            floor = record.floor_s(context, p.rows)
             ratio, reached = f"{p.whole_s / one:.2f}", f"{floor / p.whole_s:.0%}"
             table.add_row(
                 f"{context}", f"{p.rows}", *(f"{1e6 * s:.1f}" for s in seconds), ratio, reached

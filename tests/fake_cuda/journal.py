@@ -4,7 +4,6 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -122,5 +121,4 @@ class PhaseClock:
         self.journal.mark("other")
         return dict.fromkeys(PHASES, 0.0)
 
-    def beside_s(self, passes: Sequence[int]) -> list[float]:
-        return []
+    draft_s = pass_s = round_s = ()

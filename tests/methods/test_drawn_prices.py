@@ -27,7 +27,7 @@ from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
 from skipbench.metrics.host import Host
-from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Parts, Prices
+from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Latencies, Prices
 
 FAMILIES = sorted(PROMPTS)
 DAILY = {"clasp": 4, "knapspec": 8}  # elsewhere 2: passes are of fewer kinds
@@ -69,12 +69,13 @@ def seconds_from(draw: random.Random) -> list[float]:
     return [mlp, draw.choice([0.0, attention * draw.uniform(0, 0.02)]), attention]
 
 
-def latency_from(draw: random.Random) -> Parts:
+def latency_from(draw: random.Random) -> Latencies:
     """Also of a head; each variant at 1/5 to 5/4 of the price."""
     mlp, per_token, attention = seconds_from(draw)
     whole = attention, per_token, mlp, mlp * draw.uniform(0.1, 4)
     share = draw.uniform(0.2, 1.25)
-    return Parts(*whole, LAYERS, {"int8": Parts(*(share * s for s in whole), LAYERS)})
+    low = Latencies(*(share * s for s in whole), LAYERS)
+    return Latencies(*whole, LAYERS, {"int8": low})
 
 
 DRAWN: dict[str, Callable[[random.Random], object]] = {
@@ -95,7 +96,7 @@ def prices(name: str, rule: str, draw: random.Random) -> list[str]:
     return [*MORE.get(name, ()), *words]
 
 
-def decoded(lm: LM, name: str, words: list[str], latency: Parts) -> list[object]:
+def decoded(lm: LM, name: str, words: list[str], latency: Latencies) -> list[object]:
     """The tokens, every round, and a log that shows prices where a set is the only one."""
     method = make_method(name, *words)
     beside = Host(*(share * latency.mlp_s for share in (8.0, 0.5, 2.0)))

@@ -14,7 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import plan
 from skipbench.lm.model import LM
 from skipbench.methods.recycling import CHILDREN, TEMPLATE
-from skipbench.metrics.prices import MEASURED, Prices, price_key
+from skipbench.metrics.prices import ROWS, Curve, Latencies, Prices
 
 EACH_ROW = {"free": 0.0, "proportional": 1.0}
 """What a verified row costs beside the first, in passes of one row."""
@@ -62,8 +62,8 @@ class Watched:
     def __init__(self, lm: LM, each_row: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows, self._score = list[int](), lm.score
         monkeypatch.setattr(lm, "score", self.score)
-        passes = {price_key(0): {n: 1 + each_row * (n - 1) for n in MEASURED}}
-        lm.prices = Prices(passes=passes)
+        curve = Curve(0, {n: 1 + each_row * (n - 1) for n in ROWS})
+        lm.prices = Prices(model=Latencies(0.0, 0.0, 0.0, 1.0, lm.layers), curves=[curve])
 
     def score(self, tokens: list[int], *rest: Any, **options: Any) -> Any:
         self.rows.append(len(tokens))

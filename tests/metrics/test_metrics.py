@@ -17,7 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.metrics.prices import Parts, Prices
+from skipbench.metrics.prices import Latencies, Prices
 from skipbench.metrics.summary import summarise
 from skipbench.runs.measures import (
     ExpectedSpeedup,
@@ -28,7 +28,7 @@ from skipbench.runs.measures import (
 )
 from skipbench.runs.record import Arm, Round, Seconds, Turn
 
-PARTS = Parts(0.001, 0.0, mlp_s=0.002, head_s=0.004, layers=4)
+PARTS = Latencies(0.001, 0.0, mlp_s=0.002, head_s=0.004, layers=4)
 PASS_S = partial(Prices(model=PARTS).pass_s, 1, 300)
 
 
@@ -219,7 +219,7 @@ def test_costs_by_hand() -> None:
     plan = DraftPlan.parse("int8;attn:0;mlp:2", 4)
     with pytest.raises(SkipbenchError, match="no price of int8"):
         PASS_S(plan)
-    low = Parts(5e-4 - 300 * 5e-7, 5e-7, 8e-4, 2e-3, 4)
+    low = Latencies(5e-4 - 300 * 5e-7, 5e-7, 8e-4, 2e-3, 4)
     near = {"attention_s": 1e-3 - 300 * 1e-6, "attention_s_per_token": 1e-6}
     parts = structs.replace(PARTS, variants={"int8": low}, **near)
     both = partial(Prices(model=parts).pass_s, 1, 300)

@@ -22,7 +22,7 @@ from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.metrics.prices import FORMAT, Parts, Point, Prices, Roofline
+from skipbench.metrics.prices import FORMAT, Latencies, Point, Prices, Roofline
 from skipbench.profile.latency import (
     SWEEPS,
     fit,
@@ -77,7 +77,7 @@ def test_the_rates_of_the_datasheets_are_plausible() -> None:
             assert not facts.devices and facts.bandwidth is None and not facts.flops
             record = read_json(CONF / "hardware" / facts.prices, Prices)
             shape = catalog.shape_of(facts.model or "")
-            assert record is not None and record.rounds and record.layers == shape.layers
+            assert record is not None and record.curves and record.layers == shape.layers
             assert record.bytes["row"] == shape.cache_bytes("bfloat16", 1) / shape.layers
             continue
         assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
@@ -111,11 +111,10 @@ def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
     rates = Roofline("x", bandwidth=100.0, flops=1000.0, source="measured")
     assert rates.seconds(200, 10) == 2.0 and rates.seconds(200, 5000) == 5.0
     sizes = {"attention": 40, "mlp": 60, "head": 100, "row": 2, "number": 2}
-    prices = Prices(model=Parts(1.0, 0.0, 1.0, 1.0, 3), roofline=rates, bytes=sizes)
-    one = prices.floor_s(context=9, rows=1)
-    assert one == pytest.approx({"attention": 0.6, "mlp": 0.6, "whole": 4.6})
-    # 20 rows: 2 operations a row for each of the 30 numbers of an MLP
-    assert prices.floor_s(9, 20)["mlp"] == pytest.approx(2 * 20 * 30 / 1000)
+    prices = Prices(model=Latencies(1.0, 0.0, 1.0, 1.0, 3), roofline=rates, bytes=sizes)
+    assert prices.floor_s(context=9, rows=1) == pytest.approx(3 * 1.2 + 1)
+    # 20 rows: 2 operations per row and number, of 2 bytes
+    assert prices.floor_s(9, 20) == pytest.approx(2 * 20 * (3 * (100 + 29 * 2) + 100) / 2 / 1000)
 
 
 def attention_points(times: dict[int, float]) -> list[Point]:
@@ -126,16 +125,16 @@ def attention_points(times: dict[int, float]) -> list[Point]:
 def test_a_line_is_fitted() -> None:
     exact = attention_points({n: 2.0 + 0.5 * n for n in (10, 20, 40)})
     model = fit(exact, layers=4)
-    assert model == Parts(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+    assert model == Latencies(pytest.approx(2.0), pytest.approx(0.5), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
     assert Prices(model=model).pass_s(1, 10) == pytest.approx(exact[0].whole_s)
     falling = attention_points({n: 100.0 - n for n in (10, 20, 40)})
-    assert fit(falling, 4) == Parts(80.0, 0.0, 3.0, 1.0, 4)
+    assert fit(falling, 4) == Latencies(80.0, 0.0, 3.0, 1.0, 4)
 
 
 def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
     def fitted(times: dict[int, float]) -> list[float]:
         prices = Prices(model=fit(attention_points(times), 4))
-        return [prices.part_s("attention", 1, context) for context in (1, 3000, 9000)]
+        return [prices.part_s("attention", context) for context in (1, 3000, 9000)]
 
     # Attention of 12 layers, 256 wide, in ms; the last point 12 % high puts an ordinary line below
     # 0 at no context.
@@ -146,7 +145,7 @@ def test_a_rising_line_is_kept_where_its_intercept_is_not_positive() -> None:
     # Steeper than in proportion to the context: the best line through 0, sum(n / t) / sum((n /
     # t)^2) = (2 + 1) / (4 + 1).
     steep = fit(attention_points({2: 1.0, 4: 4.0}), 4)
-    assert steep == Parts(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
+    assert steep == Latencies(0.0, pytest.approx(0.6), 3.0, 1.0, 4)  # type: ignore[arg-type]  # approx compares as a number
 
 
 def test_a_point_is_the_lower_quartile() -> None:
@@ -190,10 +189,10 @@ def test_numbers_that_cannot_be_profiled(contexts: list[int], rows: list[int]) -
 def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["profile", *SMALL, f"results={tmp_path}"])
     text, aside = capsys.readouterr()
-    assert "residual" in text and "5000" in aside and "roofline (cpu, measured)" in text
+    assert "5000" in aside and "roofline (cpu, measured)" in text
     (path,) = tmp_path.glob("latency/*.json")
     record = json.loads(path.read_text())
-    assert record["format"] == FORMAT and record["contexts"] == [16, 32]
+    assert record["format"] == FORMAT and {c["context"] for c in record["curves"]} == {16, 32}
     places = [(p["context"], p["rows"]) for p in record["points"]]
     assert places == [(16, 1), (16, 3), (32, 1), (32, 3)]
     assert not list(tmp_path.rglob(".*"))
@@ -201,7 +200,7 @@ def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixtur
     msgspec.json.decode(path.read_bytes(), type=Prices)
     record["model"] |= {"attention_s": 1.0, "attention_s_per_token": 0.0}
     record["model"] |= {"mlp_s": 1.0, "head_s": 0.0}
-    record["contexts"] = [1, 4000]
+    record["points"][-1]["context"] = 4000
     path.write_text(json.dumps(record))
     words = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", f"results={tmp_path}"]
     assert nothing_lost(run_cell(compose([*words, "method=uniform"]), print_table=False))
@@ -220,17 +219,18 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     model["layers"] = 12
 
     def mlp_s() -> float:
-        return measured(lm, path).part_s("mlp", 1, 0)
+        return measured(lm, path).part_s("mlp", 0)
 
     # damaged, or of another version
-    for text in ("not json", json.dumps({"model": model, "contexts": [64]})):
+    for text in ("not json", json.dumps({"model": model})):
         path.write_text(text)
         assert mlp_s() < 1.0
-    path.write_text(json.dumps({"format": FORMAT, "model": model, "contexts": [1, 32]}))
-    assert measured(lm, path).model == msgspec.convert(model, Parts)
+    points = msgspec.to_builtins(attention_points({1: 1.0, 32: 1.0}))
+    path.write_text(json.dumps({"format": FORMAT, "model": model, "points": points}))
+    assert measured(lm, path).model == msgspec.convert(model, Latencies)
     lm.allocate(200)
     assert mlp_s() < 1.0
-    assert max(json.loads(path.read_text())["contexts"]) == 199
+    assert max(p["context"] for p in json.loads(path.read_text())["points"]) == 199
 
 
 def test_another_engine_or_machine_has_another_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,15 @@
 
 import json
 import re
+from collections import defaultdict
+from statistics import fmean
 from typing import Any
 
 import msgspec
 from conftest import ROOT
 
 from skipbench.config.paths import CONF
-from skipbench.metrics.prices import Prices
+from skipbench.metrics.prices import FORMAT, Prices
 
 H100 = ROOT / "results" / "gpu" / "h100-80gb"
 
@@ -22,10 +24,24 @@ def found(part: str, step: str) -> list[dict[str, Any]]:
 
 
 def prices(engine: str) -> Prices:
-    """Without rounds of kinds that are timed no more: other plans, trees, top tokens."""
+    """With curves of the verifications that it timed in rounds, behind drafts as far as there were
+    any; without kinds that are timed no more: other plans, trees, top tokens.
+    """
     (record,) = found("as-it-is", f"prices of {engine}")
-    rounds = [one for one in record["rounds"] if not any(one["how"]) and not one["plan"]]
-    return msgspec.convert(record | {"rounds": rounds}, Prices)
+    curves = []
+    for context in sorted({one["context"] for one in record["rounds"]}):
+        alone, drafted = dict[int, float](), defaultdict[int, list[float]](list)
+        for one in record["rounds"]:
+            if one["context"] == context and not any(one["how"]) and not one["plan"]:
+                if one["steps"]:
+                    drafted[one["rows"]].append(one["verify_s"])
+                else:
+                    alone[one["rows"]] = one["verify_s"]
+        seconds = {n: s for n, s in alone.items() if n > max(drafted) or n == 1}
+        seconds |= {n: fmean(several) for n, several in drafted.items()}
+        rows = {n: round(seconds[n] / alone[1], 5) for n in sorted(seconds)}
+        curves.append({"context": context, "rows": rows})
+    return msgspec.convert(record | {"curves": curves}, Prices)
 
 
 def short(*values: float, digits: int = 2) -> str:
@@ -37,7 +53,8 @@ def test_prices_of_hardware_are_those_of_the_report() -> None:
     path = CONF / "hardware" / "h100-measured.json"
     kept = msgspec.json.decode(path.read_bytes(), type=Prices)
     assert kept.package_sha256 is not None
-    assert msgspec.structs.replace(kept, package_sha256=None) == prices("cuda_graphs")
+    known = {"format": FORMAT, "package_sha256": kept.package_sha256}
+    assert msgspec.structs.replace(prices("cuda_graphs"), **known) == kept
 
 
 def test_figures_of_the_h100_are_those_of_its_reports() -> None:

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from skipbench.metrics.prices import Parts, Point, Prices, Roofline
+from skipbench.metrics.prices import Latencies, Point, Prices, Roofline
 from skipbench.report.latencies import latency_table
 
 POINTS = [
@@ -13,7 +13,7 @@ POINTS = [
     for rows in (1, 3)
 ]
 RECORD = Prices(
-    model=Parts(2e-4, 3e-8, 4e-4, 1e-3, 5),
+    model=Latencies(2e-4, 3e-8, 4e-4, 1e-3, 5),
     points=POINTS,
     roofline=Roofline(name="cpu", source="measured", bandwidth=2e10, flops=3e12),
     bytes={"attention": 2_000_000, "mlp": 1_000_000, "head": 5_000_000, "row": 0, "number": 4},

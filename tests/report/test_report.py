@@ -16,7 +16,7 @@ from conftest import ROOT
 from msgspec import structs
 
 from skipbench.metrics.acceptance import PassSeconds
-from skipbench.metrics.prices import Parts, Prices
+from skipbench.metrics.prices import Latencies, Prices
 from skipbench.metrics.summary import summarise
 from skipbench.report import columns
 from skipbench.report.columns import ALL, COLUMNS, DEFINITIONS, Line
@@ -52,7 +52,7 @@ def turn(
     return Turn(index, str(index), "hash", 8, [*arms], arms, {"task": "code"})
 
 
-PASS_S = partial(Prices(model=Parts(2e-4, 0.0, 4e-4, 3e-4, 6)).pass_s, 1, 0)
+PASS_S = partial(Prices(model=Latencies(2e-4, 0.0, 4e-4, 3e-4, 6)).pass_s, 1, 0)
 
 
 def metrics(turns: list[Turn], pass_s: PassSeconds | None = None) -> Metrics:

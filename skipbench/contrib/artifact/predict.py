@@ -7,7 +7,7 @@ of the model, and neither weights nor a GPU.
 | `alpha` | accepted tokens per draft step | the paper |
 | `gamma` | draft steps of a round: `(M - 1) / alpha`, one at least | SWIFT Eq. 6 |
 | `c` | a draft step, in passes of vanilla | sub-layers of the latency file, by their bytes |
-| `v` | a verification, in passes of vanilla | rounds of the latency file, by their rows |
+| `v` | a verification, in passes of vanilla | the latency file's curve over its rows |
 
 A round of known `M` gives `M / (gamma c + v)` (SWIFT Eq. 6). Where a paper prints no `M`, each of
 `gamma` steps is right with chance `alpha`, which gives
@@ -16,17 +16,13 @@ that of the best `gamma`.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 from skipbench.config.architecture import Shape
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup, tpt
-from skipbench.metrics.lines import Line, interpolate, line_of
-from skipbench.metrics.prices import PARTS, Parts, Prices, TimedRound
+from skipbench.metrics.prices import PARTS, Latencies, Prices
 
 
 class Range(NamedTuple):
@@ -79,12 +75,11 @@ class MachinePrices:
     def __init__(self, prices: Prices, timed: Shape, shape: Shape) -> None:
         self._by_bytes = scaled(prices, timed, shape)
         self._as_timed = scaled(prices, timed, replace(timed, layers=shape.layers))
-        alone = verifications(r for r in prices.rounds if not r.steps)
-        self._alone, self._drafted = alone, verifications(r for r in prices.rounds if r.steps)
+        self._timed = prices
         fitted, single = Prices(model=prices.model), [p for p in prices.points if p.rows == 1]
         pairs = [(p.whole_s, fitted.pass_s(1, p.context)) for p in single]
         for part in PARTS:
-            pairs += [(getattr(p, f"{part}_s"), fitted.part_s(part, 1, p.context)) for p in single]
+            pairs += [(getattr(p, f"{part}_s"), fitted.part_s(part, p.context)) for p in single]
         self.error = max(abs(measured / fit - 1) for measured, fit in pairs)
         """Largest residual of the fitted passes, as a share."""
 
@@ -104,25 +99,10 @@ class MachinePrices:
     def v(self, drafts: Drafts, gamma: float) -> Range:
         """A verification, as a share of a pass of the model that was timed; one pass at least."""
         least, most = (first + each * gamma for first, each in (drafts.fewest, drafts.most))
-        return Range(1.0, self._rows(drafts, (least + most) / 2), self._rows(drafts, most))
-
-    def _rows(self, drafts: Drafts, rows: float) -> float:
-        timed = self._alone if drafts.plans is None else self._drafted
-        seconds = verify_s(timed, drafts.context, round(rows))
-        return max(1.0, seconds / verify_s(self._alone, drafts.context, 1))
-
-
-def verifications(rounds: Iterable[TimedRound]) -> dict[int, Line]:
-    """By context the seconds of a verification over its rows."""
-    by_context = attrgetter("context")
-    groups = groupby(sorted(rounds, key=by_context), by_context)
-    return {context: line_of((r.rows, r.verify_s) for r in group) for context, group in groups}
-
-
-def verify_s(timed: dict[int, Line], context: float, rows: int) -> float:
-    """Linear in the rows between those that were timed, and then in the context."""
-    line = [(known, interpolate(line, rows)) for known, line in timed.items()]
-    return float(interpolate(line, context))
+        likely, dear = (
+            self._timed.curve(round(rows), drafts.context) for rows in ((least + most) / 2, most)
+        )
+        return Range(1.0, likely, dear)
 
 
 def scaled(prices: Prices, timed: Shape, shape: Shape) -> Prices:
@@ -131,14 +111,14 @@ def scaled(prices: Prices, timed: Shape, shape: Shape) -> Prices:
     assert of is not None
     pairs = zip(_read(shape), _read(timed), strict=True)
     attention, row, mlp, head = (ours / theirs for ours, theirs in pairs)
-    parts = Parts(
+    model = Latencies(
         of.attention_s * attention,
         of.attention_s_per_token * row,
         of.mlp_s * mlp,
         of.head_s * head,
         shape.layers,
     )
-    return Prices(model=parts)
+    return Prices(model=model)
 
 
 def _read(shape: Shape) -> tuple[float, float, float, float]:

@@ -57,8 +57,8 @@ def prediction(name: str, hardware: str | None) -> tuple[str, list[dict[str, obj
     assert device.prices is not None and device.model is not None
     file = file_of("hardware", hardware).parent / device.prices
     prices = read_json(file, Prices)
-    if prices is None or prices.model is None or not prices.rounds:
-        raise SkipbenchError(f"{file} holds no timed rounds; python -m skipbench profile has them")
+    if prices is None or prices.model is None or not prices.curves:
+        raise SkipbenchError(f"{file} holds no curve over rows; python -m skipbench profile has it")
     lines = lines_of(name, prices, shape_of(device.model))
     table = predicted_table(name, hardware, device.model, lines)
     return markdown(table), [record_of(line) for line in lines]

@@ -66,7 +66,7 @@ class Auto(AutoPrices):
     earlier: Natural = 0
     """Tokens of earlier outputs in which copies are looked up, besides the present text."""
     needs_latency, needs_top_tokens = True, TOP
-    carried = "free", "calibration", "ladder", "measured"
+    carried = "free", "calibration", "ladder"
     logged = ("expected", "price", "source", "sets", "explored")
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Auto(AutoPrices):
         """Tokens and passes of one row of this prompt."""
         self._eos = state.eos
         self.free.begin(state.tokens)
-        self.prepare(state)
+        self.take_prices(state)
         self.slopes = min_slopes(self.prices)
         price = partial(self.step_price, state)
         self.ladder.begin(price, self.low)
@@ -112,7 +112,8 @@ class Auto(AutoPrices):
         self._price = self.prices[1 + len(self.tree.tokens)]
         shape, steps = (self.tree.tokens, self.tree.parents), len(self.tree.tokens)
         sources = [SOURCES[LETTERS[kind]] for kind in self.tree.kinds]
-        return Draft(*shape, steps=steps, sources=sources, passes=self._passes)
+        plan = self.ladder.plans[self._rung] if self._passes else None
+        return Draft(*shape, steps=steps, sources=sources, passes=self._passes, plan=plan)
 
     def _growth(self, budget: int) -> Growth:
         """The tree of all sources, the drafted chain among them."""

@@ -1,4 +1,4 @@
-"""`AutoPrices`: what rounds and draft passes of `auto` cost on this machine."""
+"""`AutoPrices`: prices of rounds and draft passes of `auto`."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -6,16 +6,16 @@ from dataclasses import field
 from skipbench.config.configurable import Positive, PositiveFloat, Share
 from skipbench.contrib.auto.ladder import VARIANT, PlanLadder
 from skipbench.decode.draft import State
-from skipbench.decode.priced import Priced
+from skipbench.decode.method import Method
+from skipbench.decode.priced import Priced, given_prices
 from skipbench.errors import SkipbenchError
 from skipbench.lm.engine import Engine
-from skipbench.metrics.lines import curve
+from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import DRAFT_ROWS
-from skipbench.profile.roofline import bytes_price
 
 
-class AutoPrices(Priced):
-    """Base of `Auto`. All prices are in rounds that verify one row, with what the host does."""
+class AutoPrices(Priced, Method):
+    """Base of `Auto`. All prices are in rounds that verify one row, with the host's part."""
 
     layers: Positive
     max_nodes: Positive = 31
@@ -28,7 +28,7 @@ class AutoPrices(Priced):
     """
     draft_prices: Sequence[PositiveFloat] = ()
     """Seconds of a draft pass of 1 and 4 rows in 8 bits, beside `row_prices`, which else leave
-    these out; empty, and no `row_prices`, measures them where they may pay.
+    these out; empty, and no `row_prices`, takes those that a run measures.
     """
     ladder: PlanLadder = field(init=False)
 
@@ -40,6 +40,9 @@ class AutoPrices(Priced):
                 f"positive numbers, the seconds of {' and '.join(map(str, DRAFT_ROWS))} rows, "
                 "beside row_prices"
             )
+        if self.draft_prices:
+            drafts = dict(zip(DRAFT_ROWS, self.draft_prices, strict=True))
+            self.rows_given = given_prices(self.row_prices, drafts, VARIANT)
         self.ladder = PlanLadder(self.layers, self.window, self.explore)
 
     @property
@@ -52,26 +55,20 @@ class AutoPrices(Priced):
         return self.variant if engine.fast(VARIANT) else ""
 
     def prepare(self, state: State) -> None:
-        self.prices = self.prices_at(state, self.max_nodes + 1)
-        self.low = self._draft_prices(state)
+        """Makes the copy of the weights that its drafts read."""
+        self.take_prices(state)
+        if self.low:
+            rows = TokenRows.chain(state.lm.cache.length, 1)
+            state.lm.logits([state.pending], rows, self.ladder.plan())
 
-    def _draft_prices(self, state: State) -> list[float]:
-        """Price of 0, 1, ... rows drafted in fewer bits; empty where they cannot pay, or the engine
-        has none.
-        """
-        if not self.variant:
-            return []
-        host = self.host(state)
-        if self.row_prices:
-            given = self.row_prices[0], *self.draft_prices
-            seconds = dict(zip((0, *DRAFT_ROWS), given, strict=True))
-        else:
-            lm = state.lm
-            least = host.step_price(bytes_price(lm), self.pass_s(state))
-            if not (lm.engine.fast(VARIANT) and self.ladder.may_pay(least, self.prices)):
-                return []
-            seconds = self._seconds(state, self.ladder.plan())
-        drafted = {n: seconds[n] + host.step_s for n in DRAFT_ROWS}
-        of_one = drafted[1] / (seconds[0] + host.beside_s(1))
-        prices = [of_one * p for p in curve(drafted, max(self.window, DRAFT_ROWS[-1]))]
-        return prices if self.ladder.may_pay(of_one, self.prices) else []
+    def take_prices(self, state: State) -> None:
+        """Sets the prices of rounds and of draft passes to those of the present length."""
+        self.prices, self.low = self.prices_at(state, self.max_nodes + 1), list[float]()
+        most = max(self.window, DRAFT_ROWS[-1])
+        if self.rows_given:
+            self.low = self.rows_given.draft_prices(most, VARIANT)
+        elif self.variant and state.lm.engine.fast(VARIANT):
+            at = state.lm.cache.length
+            self.low = state.lm.prices.draft_prices(most, VARIANT, at, state.host)
+        if not (self.low and self.ladder.may_pay(self.low[1], self.prices)):
+            self.low = []  # it cannot pay

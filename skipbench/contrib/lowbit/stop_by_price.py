@@ -7,7 +7,7 @@ from skipbench.contrib.auto.chances import Counters
 from skipbench.contrib.auto.ladder import chain_value
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
-from skipbench.decode.priced import RowPrices
+from skipbench.decode.priced import Priced
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.prices import Prices
@@ -20,7 +20,7 @@ RATE_SHARE = 0.05  # of the newest round in the rate
 IDLE = 32  # rounds without a draft after which one token is tried
 
 
-class ByPrice(RowPrices, StopRule):
+class ByPrice(Priced, StopRule):
     """Drafts on while that raises the tokens per second, as `auto` does (docs/auto.md).
 
     Behind tokens whose chances multiply to P, a chain of m more is worth `P (a + ... + a^m) - rho
@@ -42,7 +42,7 @@ class ByPrice(RowPrices, StopRule):
     threshold: float = field(default=0.0, init=False)
 
     needs_latency, reads_confidence, ends_at_eos = True, True, True
-    carried = ("rate", "counters", "idle", *RowPrices.carried)
+    carried = ("rate", "counters", "idle")
 
     def __post_init__(self) -> None:
         super().__post_init__()

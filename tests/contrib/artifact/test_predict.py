@@ -1,8 +1,7 @@
-"""Predicted tables: the formula with drawn prices, and the committed tables; timed rounds."""
+"""Predicted tables: the formula with drawn prices, and the committed tables."""
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from conftest import Command
 
@@ -18,9 +17,8 @@ from skipbench.contrib.artifact.predict import (
 from skipbench.contrib.artifact.predict_command import prediction
 from skipbench.contrib.artifact.predict_papers import TABLES, skipping
 from skipbench.contrib.artifact.predict_table import Line
-from skipbench.contrib.artifact.timed_rounds import loop_host
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.prices import Parts, Point, Prices, TimedRound
+from skipbench.metrics.prices import Curve, Latencies, Point, Prices
 from skipbench.profile.roofline import match
 from skipbench.report.published import Printed
 
@@ -31,16 +29,9 @@ CHEAP = ["self-sd-table1"]
 
 def machine(shape: Shape = SHAPE) -> MachinePrices:
     """A pass of 4 (1 + 2) + 4 = 16 seconds; a row more costs a sixteenth of it."""
-    parts = Parts(1.0, 0.0, 2.0, 4.0, 4)
-    rounds = [
-        TimedRound(context, rows, steps, 4, 4, 16.0 * steps, 15.0 + rows)
-        for context in (16, 64)
-        for rows in (1, 2, 5, 9)
-        for steps in (0, 4)
-    ]
-    return MachinePrices(
-        Prices(model=parts, rounds=rounds, points=[Point(16, 1, 1.0, 2.0, 4.0, 14.4)]), SHAPE, shape
-    )
+    model, curve = Latencies(1.0, 0.0, 2.0, 4.0, 4), Curve(16, {1: 1.0, 9: 1.5})
+    points = [Point(16, 1, 1.0, 2.0, 4.0, 14.4)]
+    return MachinePrices(Prices(model=model, curves=[curve], points=points), SHAPE, shape)
 
 
 def drafts(plan: int = 4, adapting: float = 0.0) -> Drafts:
@@ -123,38 +114,3 @@ def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> N
     ):
         done = skipbench(*table, *words)
         assert done.returncode == 2 and why in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("busy", [1, 3])
-def test_the_host_of_a_draft_step_is_what_its_pass_does_not_take(busy: float) -> None:
-    """Of 7 drafts one was disturbed. On a busy machine passes take longer than the prices say."""
-    prices = Prices(model=Parts(1.0, 0.5, 2.0, 4.0, 4))
-    pass_s = 4 * (1 + 0.5 * 16) + 4 * 2 + 4
-    for rows in range(1, 17):
-        beside_s = 2.0 + rows
-        verify_s = busy * pass_s + beside_s
-        prices.rounds.append(TimedRound(16, rows, 0, 4, 4, 0.0, verify_s, beside_s))
-    for steps, attention, beside_s in (
-        *((4, 4, 3.0), (4, 2, 3.0), (4, 0, 3.0), (1, 4, 2.5), (8, 2, 3.5), (4, 4, 3.0)),
-        (4, 4, 900.0),
-    ):
-        step_s = busy * (attention * (1 + 0.5 * 16) + 4 * 2 + 4) + beside_s
-        prices.rounds.append(TimedRound(16, 5, steps, attention, 4, steps * step_s, 20.0))
-    host = loop_host(prices)
-    assert host and (host.round_s, host.row_s, host.step_s) == pytest.approx((2, 1, 3))
-    assert loop_host(Prices(model=prices.model)) is None
-
-
-def test_profile_times_rounds_in_the_loop_and_what_the_host_takes(
-    skipbench: Command, tmp_path: Path
-) -> None:
-    words = "profile.contexts=[32,64]", "profile.rows=[1,3]", "profile.repeats=1", "--json"
-    done = skipbench("profile", *words, f"results={tmp_path}")
-    assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "latency").glob("*.json")
-    prices = msgspec.json.decode(path.read_bytes(), type=Prices)
-    kinds = {(one.context, one.rows, one.steps, one.attention, one.mlp) for one in prices.rounds}
-    assert len(kinds) == len(prices.rounds) == 2 * (17 + 4 + 3 + 2)
-    assert {(32, 1, 0, 12, 12), (64, 5, 4, 0, 12), (64, 33, 4, 6, 6), (32, 9, 8, 6, 6)} <= kinds
-    assert all(one.verify_s > 0 and one.draft_s > 0 for one in prices.rounds if one.steps)
-    assert prices.host["loop"].round_s > 0

@@ -14,7 +14,7 @@ import torch
 from conftest import LAYERS, make_method, random_lm, random_model
 
 from skipbench.config.architecture import Shape
-from skipbench.contrib.auto import auto, prices
+from skipbench.contrib.auto import auto
 from skipbench.contrib.auto.chances import Calibration, Counters
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder, chain_value
 from skipbench.contrib.cpu import top_tokens
@@ -28,10 +28,8 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.lines import curve
-from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Prices
+from skipbench.metrics.prices import DRAFT_ROWS, Latencies, Prices
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.roofline import bytes_price
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -328,23 +326,18 @@ def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was(
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By bytes first; then by what was measured."""
     lm = LM(random_model("llama"), "fused")
     lm.allocate(64)
     lm.prefill([3, 1, 4])
-    method = auto.Auto(name="auto", layers=LAYERS)
-    method.prices = curve(dict.fromkeys(ROWS, 1.0), 32)
-    monkeypatch.setattr(prices, "bytes_price", lambda *_: 0.99)
-    state = State(lm, [3, 1, 4, 1])
-    assert method._draft_prices(state) == [] and lm.engine.variant_bytes() == 0
-    monkeypatch.setattr(prices, "bytes_price", lambda *_: 0.3)
-    for step in (2.0, 0.5):
-        monkeypatch.setattr(
-            auto.Auto, "_seconds", lambda *_, step=step: {0: 2.0, 1: 2 * step, 4: 3 * step}
-        )
-        assert bool(method._draft_prices(state)) == (step < 1)
+    method, state = auto.Auto(name="auto", layers=LAYERS), State(lm, [3, 1, 4, 1])
+    for step_s in (2.0, 0.5):
+        low = {"int8": Latencies(0.0, 0.0, 0.0, step_s, LAYERS)}
+        lm.prices = Prices(model=Latencies(0.0, 0.0, 0.0, 1.0, LAYERS, low))
+        method.prepare(state)
+        assert bool(method.low) == bool(lm.engine.variant_bytes()) == (step_s < 1)
     monkeypatch.setattr(type(lm.engine), "fast", lambda engine, variant: False)
-    assert method._draft_prices(state) == []
+    method.take_prices(state)
+    assert method.low == []
 
 
 def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
@@ -362,14 +355,6 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
     assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
-
-
-def test_the_least_price_by_bytes_is_of_weights_and_what_is_read() -> None:
-    lm = random_lm("llama", "fused")
-    lm.cache.length = 0
-    assert bytes_price(lm) == 0.25  # of float32
-    lm.cache.length = 400
-    assert 0.25 < bytes_price(lm) < 1
 
 
 def test_hopeless_sets_are_not_tried() -> None:

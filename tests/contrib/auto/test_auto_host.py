@@ -9,7 +9,7 @@ import skipbench
 from skipbench.decode.loop import Step, stream
 from skipbench.decode.method import MethodCopies
 from skipbench.metrics.host import Host
-from skipbench.metrics.prices import ROWS, Prices
+from skipbench.metrics.prices import ROWS, Curve, Latencies, Prices
 
 RISE = (1, 1.008, 1.03, 1.07, 1.11, 1.2)
 """Passes of `ROWS` rows over one of a row, as those of a small model on an H100."""
@@ -26,9 +26,10 @@ PROMPTS = (
 def rounds(lm: Any, tokenizer: Any, pass_s: float, host: dict[str, Host]) -> list[Step]:
     """The rounds of all prompts, where these prices were measured."""
     copies = MethodCopies(make_method("auto", "method.row_prices=[]", "method.explore=0"))
-    passes, found = dict(zip(ROWS, (pass_s * x for x in RISE), strict=True)), list[Step]()
+    curve, found = Curve(0, dict(zip(ROWS, RISE, strict=True))), list[Step]()
+    model = Latencies(0.0, 0.0, 0.0, pass_s, lm.layers)
     for prompt in PROMPTS:  # each anew: a stream moves prices by what its rounds took here
-        lm.prices = Prices(passes={"0+": passes}, host=dict(host))
+        lm.prices = Prices(model=model, curves=[curve], host=dict(host))
         found += [*stream(lm, copies, tokenizer(prompt)["input_ids"], 64)][1:]
     return found
 

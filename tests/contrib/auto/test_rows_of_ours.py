@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from test_rows import LOAD, SMALL
@@ -11,9 +10,10 @@ from test_rows import LOAD, SMALL
 from skipbench.bench.arm import ArmRunner
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
-from skipbench.decode import priced
 from skipbench.experiments.grid import plan
 from skipbench.experiments.row import run_rows
+from skipbench.metrics.host import Timed
+from skipbench.metrics.prices import Prices
 from skipbench.runs.cell import Cell
 
 
@@ -32,35 +32,34 @@ def test_an_arm_counts_the_copies_of_weights_that_its_own_drafts_read(tmp_path: 
     assert isinstance(alone[0], int) and alone[0] > 0
 
 
-def test_each_arm_measures_the_prices_that_it_uses_before_its_first_prompt(
+def test_each_arm_has_prices_of_its_own_and_is_prepared_before_its_first_prompt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = list[str]()
-    measure, prepare = priced.verification_seconds, ArmRunner.prepare
+    """Both read the latency file; the host's part is that of an arm's own rounds."""
+    seen, prepared = list[Prices](), list[str]()
+    observe, prepare = Prices.observe, ArmRunner.prepare
 
-    def counted(*arguments: Any) -> dict[int, float]:
-        measured.append(preparing[0])
-        return {n: len(measured) + seconds for n, seconds in measure(*arguments).items()}
+    def observed(self: Prices, name: str, rounds: Sequence[Timed]) -> bool:
+        seen.extend([self] * (name == "auto"))
+        return observe(self, name, rounds)
 
     def named(self: ArmRunner) -> None:
-        preparing[0] = self.store.folder.name
+        prepared.append(self.name)
+        assert not self.turns
         prepare(self)
-        preparing[0] = ""
 
-    preparing = [""]
-    monkeypatch.setattr(priced, "verification_seconds", counted)
+    monkeypatch.setattr(Prices, "observe", observed)
     monkeypatch.setattr(ArmRunner, "prepare", named)
     words = [*SMALL, "limit=2", f"results={tmp_path}", "method=auto"]
     cells = [Cell(compose([*words, f"method.explore={share}"])) for share in (0, 0.01)]
     run_rows(cells, LOAD)
-    assert sorted(measured) == sorted(cell.folder.name for cell in cells)
+    assert sorted(prepared) == sorted(cell.folder.name for cell in cells)
+    first, second = {id(prices): prices for prices in seen}.values()
+    assert first.host != second.host and first.curves == second.curves and first.curves
     for cell in cells:
         assert cell.run is not None
-        arms = cell.run.arms
-        took = [arm.trace.get("setup_s") for arm in arms]
+        took = [arm.trace.get("setup_s") for arm in cell.run.arms]
         assert took[0] and took[0][0] > 0 and took[1] is None
-        own = 1 + measured.index(cell.folder.name)
-        assert {int(s) for s in arms[1].carry["measured"]["0+"].values()} == {own}
 
 
 def test_both_controls_run_the_same_methods() -> None:
