@@ -38,23 +38,30 @@ def run_profile(asked: Profile) -> None:
         raise SkipbenchError("profile takes no dry_run=: all that it does is measure")
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
-    from skipbench.profile.latency import latency_path, points_to_measure, profile
-    from skipbench.profile.roofline import device_name
+    from skipbench.metrics.prices import Prices
+    from skipbench.profile import latency
+    from skipbench.profile.roofline import device_name, roofline
     from skipbench.report.latencies import latency_table, title
 
-    options, known = config.profile, known_hardware()
+    options = config.profile
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
     check_memory(config.model, longest, [])
     lm, _ = load_model(config.model, config.engine, config.calibration_rows())
-    contexts, steps = points_to_measure(lm, options.contexts, options.rows, options.repeats)
-    variants = frozenset(options.levers)
-    device = device_name(lm.output_device)
-    path = latency_path(config, lm.output_device)
+    asked_for = options.contexts, options.rows, options.repeats
+    contexts, steps = latency.points_to_measure(lm, *asked_for)
+    # The model is fitted to points of one row, and all others are compared with them.
+    rows, device = sorted({1, *options.rows}), lm.output_device
+    path = latency.latency_path(config, device)
+    prices = Prices.read(path, lm.engine.name)
     with progress("profile", steps) as advance:
-        step, repeats = partial(advance, ""), options.repeats
-        prices = profile(lm, path, contexts, options.rows, repeats, known, step, variants)
+        measured = latency.measure(lm, contexts, rows, options.repeats, partial(advance, ""))
+    latency.set_points(lm, prices, measured, rows)
+    prices.bytes = latency.part_bytes(lm)
+    prices.roofline = roofline(device, lm.dtype, lm.weight_bytes, known_hardware())
+    for variant in options.levers:
+        latency.add_variant(lm, prices, variant, options.repeats)
     prices.save(path)
-    text = title(prices, config.model, config.engine, device)
+    text = title(prices, config.model, config.engine, device_name(device))
     with json_lines(asked.json):
         show_result(to_builtins(prices), lambda: latency_table(prices, text))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):

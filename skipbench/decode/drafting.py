@@ -98,8 +98,6 @@ class SkipMethod(Method):
             )
 
     def prepare(self, state: State) -> None:
-        super().prepare(state)
-        self.stop.prepare(state)
         if self.checked_skip.variant:  # makes the copy
             state.lm.logits([state.pending], TokenRows.chain(state.lm.cache.length, 1), self.skip)
 

@@ -47,20 +47,21 @@ class Priced(Configurable):
             )
         self.rows_given = given_prices(self.row_prices, {}) if self.row_prices else None
 
-    def host(self, state: State) -> Host:
-        """The host's part of rounds; none where prices are given."""
-        return NO_HOST if self.rows_given else state.host
+    def known(self, state: State) -> tuple[Prices, int, Host]:
+        """The prices, the present length, and the host's part; none of it where they are given."""
+        if self.rows_given:
+            return self.rows_given, 0, NO_HOST
+        return state.lm.prices, state.lm.cache.length, state.host
 
     def prices_at(self, state: State, rows: int) -> list[float]:
-        """Price of rounds of 0 to `rows` rows at the present length, in those of one row."""
-        if self.rows_given:
-            return self.rows_given.round_prices(rows)
-        return state.lm.prices.round_prices(rows, state.lm.cache.length, state.host)
+        """Price of rounds of 0 to `rows` rows, in those of one row."""
+        prices, length, host = self.known(state)
+        return prices.round_prices(rows, length, host)
 
     def step_price(self, state: State, plan: DraftPlan, given: Prices | None = None) -> float:
         """Price of a draft step in rounds of one row, by `given` or the model's prices."""
-        prices = given or state.lm.prices
-        return prices.step_price(state.lm.cache.length, plan, self.host(state))
+        host = self.known(state)[-1]
+        return (given or state.lm.prices).step_price(state.lm.cache.length, plan, host)
 
     def size_by_price(self, state: State, sizes: Mapping[Size, tuple[float, float]]) -> Size:
         """Of the sizes, each with its tokens and mean rows per round, the one with the most tokens

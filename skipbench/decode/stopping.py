@@ -30,9 +30,6 @@ class StopRule(Configurable, kw_only=False):
     ends_at_eos: ClassVar[bool] = False
     """A token that would end the output is a draft's last one, where the host has it (on a CPU)."""
 
-    def prepare(self, state: State) -> None:
-        """As `Method.prepare`."""
-
     def begin(self) -> None:
         """Starts a prompt."""
 

@@ -17,7 +17,6 @@ from skipbench.metrics.host import ENOUGH, FEWEST, NEWEST, NO_HOST, Host, Timed,
 from skipbench.metrics.lines import interpolate
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
-from skipbench.runs.measures import Profiled
 from skipbench.runs.reading import read_json
 from skipbench.runs.source import package_sha256
 
@@ -47,12 +46,6 @@ class Latencies(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"no price of {variant} here; leave method.latency out to measure it"
             )
         return self.variants[variant] if variant else self
-
-
-def profiled_pass_s(of: Profiled, plan: DraftPlan | None) -> float:
-    """Seconds of a pass by the latencies that a run's metrics have."""
-    model = Latencies(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
-    return Prices(model=model).pass_s(1, 0.0, plan)
 
 
 class Curve(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -95,10 +88,6 @@ class Roofline:
     flops: float
     source: str
 
-    def seconds(self, bytes_read: float, operations: float) -> float:
-        """The minimum time of a pass that reads and computes so much."""
-        return max(bytes_read / self.bandwidth, operations / self.flops)
-
 
 class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was measured of one model, engine and machine, as its file has it. A run measures
@@ -129,6 +118,16 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
             found = cls(format=FORMAT)
         found.package_sha256 = package_sha256(engine)
         return found
+
+    @classmethod
+    def least(cls, rates: Roofline, sizes: Mapping[str, int], layers: int) -> Self:
+        """Of a device that nobody timed, by its rates: each part reads its bytes, and from so many
+        rows on a pass takes as long as its arithmetic. `sizes` as of `bytes`.
+        """
+        attention, mlp, head, row = (sizes[k] / rates.bandwidth for k in (*PARTS, "row"))
+        rows = max(1, round(rates.flops / rates.bandwidth * sizes["number"] / 2))
+        curve = Curve(0, {1: 1.0, rows: 1.0, 2 * rows: 2.0})
+        return cls(model=Latencies(attention, row, mlp, head, layers), curves=[curve])
 
     def save(self, path: Path) -> None:
         """Raises SkipbenchError if the results folder is not writable."""
@@ -207,14 +206,6 @@ class Prices(msgspec.Struct, kw_only=True, omit_defaults=True):
             return (1 - plan.ratio) * (0.5 if plan.variant else 1.0)
         step_s = host.draft_pace * self.pass_s(1, context, plan) + host.step_s
         return step_s / self.round_s(1, context, host)
-
-    def floor_s(self, context: int, rows: int) -> float:
-        """Least seconds of a pass that the roofline allows."""
-        assert self.roofline is not None
-        sizes = self.bytes
-        of_layer = sizes["attention"] + sizes["mlp"] + (context + rows) * sizes["row"]
-        read = self.layers * of_layer + sizes["head"]
-        return self.roofline.seconds(read, 2 * rows * read / sizes["number"])
 
     def host_of(self, method: str) -> Host:
         """What the method's rounds take beside their passes; nothing before any was observed."""

@@ -24,7 +24,7 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import Latencies, Point, Prices
 from skipbench.profile.clock import interleaved
-from skipbench.profile.roofline import Known, device_name, roofline, row_bytes
+from skipbench.profile.roofline import device_name, row_bytes
 from skipbench.profile.rows import MEASURED, draft_curve, verification_curve
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, cpu_name, run_name
@@ -57,10 +57,10 @@ def measured(lm: LM, path: Path, variants: Set[str] = frozenset()) -> Prices:
     last, prices = lm.cache.capacity - 1, Prices.read(path, lm.engine.name)
     if not prices.points or last > REACH * max(p.context for p in prices.points):
         contexts = sorted({max(1, last * i // CONTEXTS) for i in range(CONTEXTS + 1)})
-        set_points(lm, prices, measure(lm, contexts, [1], REPEATS, lambda: None))
+        set_points(lm, prices, measure(lm, contexts, [1], REPEATS))
         prices.save(path)
     for variant in sorted(variants - prices.variants):
-        add_variant(lm, prices, REPEATS, variant)
+        add_variant(lm, prices, variant)
         prices.save(path)
     return prices
 
@@ -76,14 +76,14 @@ def set_points(lm: LM, prices: Prices, points: list[Point], rows: Ints = ()) -> 
     prices.curves = [verification_curve(lm, context, sizes) for context in ends]
 
 
-def add_variant(lm: LM, prices: Prices, repeats: int, variant: str) -> None:
+def add_variant(lm: LM, prices: Prices, variant: str, repeats: int = REPEATS) -> None:
     """Prices a variant, which makes a copy of the weights: parts whose pass takes as long as in
     turns with the full model's.
     """
     assert prices.model is not None
     plan = DraftPlan(lm.layers, variant=variant)
     contexts = sorted({p.context for p in prices.points})
-    alone = fit(measure(lm, contexts, [1], repeats, lambda: None, plan), lm.layers)
+    alone = fit(measure(lm, contexts, [1], repeats, plan=plan), lm.layers)
     curve, price = draft_curve(lm, contexts[0], variant)
     share = price * prices.pass_s(1, contexts[0]) / Prices(model=alone).pass_s(1, contexts[0])
     attention, per_token, mlp, head = (share * s for s in structs.astuple(alone)[:4])
@@ -146,7 +146,7 @@ def measure(
     contexts: Ints,
     rows: Ints,
     repeats: int,
-    advance: Advance,
+    advance: Advance = lambda: None,
     plan: DraftPlan | None = None,
 ) -> list[Point]:
     """A point per context and number of rows: `repeats` calls, spread over sweeps of all points;
@@ -174,27 +174,6 @@ def points_to_measure(lm: LM, contexts: Ints, rows: Ints, repeats: int) -> tuple
         wanted = f"wanted numbers of 1 or more, and {two}, to lay a line through"
         raise SkipbenchError(f"profile: {given}; {wanted}")
     return fitting, min(SWEEPS, repeats) * len(fitting) * len(set(rows))
-
-
-def profile(
-    lm: LM,
-    path: Path,
-    contexts: Ints,
-    rows: Ints,
-    repeats: int,
-    known: Known,
-    advance: Advance,
-    variants: Set[str] = frozenset(),
-) -> Prices:
-    """The prices of a profile, as they go to `path`, with `variants`."""
-    # The model is fitted to points of one row, and all others are compared with them.
-    prices = Prices.read(path, lm.engine.name)
-    set_points(lm, prices, measure(lm, contexts, sorted({1, *rows}), repeats, advance), rows)
-    prices.bytes = part_bytes(lm)
-    prices.roofline = roofline(lm.output_device, lm.dtype, lm.weight_bytes, known)
-    for variant in variants:
-        add_variant(lm, prices, repeats, variant)
-    return prices
 
 
 def part_bytes(lm: LM) -> dict[str, int]:

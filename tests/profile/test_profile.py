@@ -109,12 +109,12 @@ def test_what_no_datasheet_says_is_measured() -> None:
 
 def test_a_pass_is_bound_by_memory_or_by_arithmetic() -> None:
     rates = Roofline("x", bandwidth=100.0, flops=1000.0, source="measured")
-    assert rates.seconds(200, 10) == 2.0 and rates.seconds(200, 5000) == 5.0
     sizes = {"attention": 40, "mlp": 60, "head": 100, "row": 2, "number": 2}
-    prices = Prices(model=Latencies(1.0, 0.0, 1.0, 1.0, 3), roofline=rates, bytes=sizes)
-    assert prices.floor_s(context=9, rows=1) == pytest.approx(3 * 1.2 + 1)
+    least = Prices.least(rates, sizes, layers=3)
+    read = 3 * (40 + 60 + 9 * 2) + 100
+    assert least.pass_s(1, 9) == pytest.approx(read / 100)
     # 20 rows: 2 operations per row and number, of 2 bytes
-    assert prices.floor_s(9, 20) == pytest.approx(2 * 20 * (3 * (100 + 29 * 2) + 100) / 2 / 1000)
+    assert least.pass_s(20, 9) == pytest.approx(2 * 20 * read / 2 / 1000)
 
 
 def attention_points(times: dict[int, float]) -> list[Point]:

@@ -14,7 +14,7 @@ from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
-from skipbench.metrics.prices import profiled_pass_s
+from skipbench.metrics.prices import Latencies, Prices
 from skipbench.report.figures import courses, curves, maps, style
 from skipbench.report.figures.maps import refined, sets_by_step
 from skipbench.report.figures.registry import draw, draw_run
@@ -130,7 +130,8 @@ def test_a_correlation_has_a_point_per_sample(
     one = structs.replace(swift, kept=[swift.sound[0]])
     of = swift.measured.profiled
     assert of is not None
-    pass_s = partial(profiled_pass_s, of)
+    model = Latencies(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    pass_s = partial(Prices(model=model).pass_s, 1, 0.0)
     (arm,) = one.arms
     tpt = tokens_per_time([arm], arm.rounds, of.layers, pass_s)
     (point,) = curves.correlation([one], []).axes[0].collections

@@ -64,11 +64,9 @@ class AutoPrices(Priced, Method):
     def take_prices(self, state: State) -> None:
         """Sets the prices of rounds and of draft passes to those of the present length."""
         self.prices, self.low = self.prices_at(state, self.max_nodes + 1), list[float]()
-        most = max(self.window, DRAFT_ROWS[-1])
-        if self.rows_given:
-            self.low = self.rows_given.draft_prices(most, VARIANT)
-        elif self.variant and state.lm.engine.fast(VARIANT):
-            at = state.lm.cache.length
-            self.low = state.lm.prices.draft_prices(most, VARIANT, at, state.host)
-        if not (self.low and self.ladder.may_pay(self.low[1], self.prices)):
-            self.low = []  # it cannot pay
+        if self.rows_given or self.variant_on(state.lm.engine):
+            prices, length, host = self.known(state)
+            most = max(self.window, DRAFT_ROWS[-1])
+            low = prices.draft_prices(most, VARIANT, length, host)
+            if low and self.ladder.may_pay(low[1], self.prices):
+                self.low = low

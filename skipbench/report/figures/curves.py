@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.acceptance import alpha, alpha_cond, tokens_per_time
 from skipbench.metrics.formulas import expected_tokens
-from skipbench.metrics.prices import profiled_pass_s
+from skipbench.metrics.prices import Latencies, Prices
 from skipbench.report.definitions import LABELS
 from skipbench.report.figures import style
 from skipbench.report.figures.runs import speedups
@@ -191,7 +191,8 @@ def _sample_tpt(run: Run, arm: Arm) -> float | None:
     """TPT of one sample, with the latencies that the run profiled; None without them."""
     if (of := run.measured.profiled) is None:
         return None
-    pass_s = partial(profiled_pass_s, of)
+    model = Latencies(of.attention_s, 0.0, of.mlp_s, of.head_s, of.layers)
+    pass_s = partial(Prices(model=model).pass_s, 1, 0.0)
     return tokens_per_time([arm], arm.rounds, of.layers, pass_s)
 
 
