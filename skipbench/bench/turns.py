@@ -98,7 +98,7 @@ def _turn(runners: Sequence[ArmRunner], index: int) -> None:
                 runner = by_name[name]
                 decoded = _attempt(runner, runner.method, prompt, index, reference)
                 done |= {} if decoded is None else {name: decoded}
-        if late := first.lm.engine.captured()[0] - timed_from:
+        if late := first.lm.engine.captured().graphs - timed_from:
             note(f"{late} CUDA graphs captured in the timed rounds of prompt {index}")
         _store([by_name[name] for name in done if name != VANILLA], prompt, index, done)
 
@@ -135,11 +135,11 @@ def _captured_ahead(runner: ArmRunner, prompt: Prompt) -> int:
     engine, before = runner.lm.engine, runner.lm.engine.captured()
     start = len(prompt.ids)
     engine.capture_ahead(start, start + runner.config.dataset.max_new_tokens)
-    graphs, seconds = engine.captured()
-    if graphs > before[0]:
-        took = f"in {seconds - before[1]:.1f} s"
-        note(f"{graphs - before[0]} CUDA graphs captured {took} before the next prompt")
-    return graphs
+    now = engine.captured()
+    if new := now.graphs - before.graphs:
+        took, held = f"in {now.seconds - before.seconds:.1f} s", f"all take {now.mib:.0f} MiB"
+        note(f"{new} CUDA graphs captured {took} before the next prompt; {held}")
+    return now.graphs
 
 
 def arm_order(seed: int, names: Sequence[str], index: int) -> list[str]:

@@ -12,9 +12,6 @@ from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.host import NO_HOST
 
-LATE = {"cuda"}
-"""Devices that work while the host reads: there what is read may be read late."""
-
 
 @dataclass(frozen=True)
 class Draft:
@@ -160,19 +157,16 @@ class State:
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the next round
-        self.strategy = ""  # of `rounds.STRATEGIES`, how the first round is advanced
+        self.strategy = ""  # of `rounds.STRATEGIES`, how rounds are advanced
         self.host = NO_HOST  # the host's part of the method's rounds, where it is known
 
     @property
-    def only_best(self) -> bool:
-        """True if of every row nothing but the best token is asked for."""
+    def reads_late(self) -> bool:
+        """True on a device that works while the host reads, where of every row nothing but the best
+        token is asked for.
+        """
         plain = self.process is None and not self.reference and self.top_logprobs is None
-        return plain and self.sampler.greedy
-
-    @property
-    def works_ahead(self) -> bool:
-        """True on a device that works while the host does something else."""
-        return self.lm.output_device.type in LATE
+        return plain and self.sampler.greedy and self.lm.engine.works_ahead
 
     @property
     def pending(self) -> int:

@@ -112,7 +112,7 @@ class SkipMethod(Method):
         self._confidence: list[float] = []
 
     def propose(self, state: State, budget: int) -> Draft:
-        return self.draft(state, budget, unread=state.only_best and state.works_ahead)
+        return self.draft(state, budget, unread=state.reads_late)
 
     def draft(
         self, state: State, budget: int, first: Tensor | None = None, unread: bool = False

@@ -19,7 +19,7 @@ import torch
 
 from skipbench.decode.draft import Finish, Process, State
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.rounds import STRATEGIES, prefill, strategy_of
+from skipbench.decode.rounds import STRATEGIES, prefill
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
@@ -35,7 +35,7 @@ class Generation:
 
     Attributes:
         verified: how rounds were verified, per first round of a change.
-        strategy: how the first round was advanced, one of `STRATEGIES`.
+        strategy: how rounds were advanced, one of `STRATEGIES`.
     """
 
     tokens: list[int]
@@ -181,12 +181,9 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""], logprobs=found)
-    state.strategy = strategy_of(state, method)
+    state.strategy = "late" if state.reads_late and not method.drafts else "in_turn"
     while state.finish is None:
-        strategy = strategy_of(state, method)
-        if strategy == "in_turn":  # late rounds are marked as of an earlier moment
-            clock.mark(WAIT)
-        verification, counts = STRATEGIES[strategy](state, method, clock)
+        verification, counts = STRATEGIES[state.strategy](state, method, clock)
         draft = verification.draft
         how = Verified(  # everything but the number of nodes that the time depends on
             extra_rows=len(draft.tokens) - counts.nodes,

@@ -14,7 +14,7 @@ from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
 from skipbench.lm.cache import upload
 from skipbench.lm.rows import TokenRows
-from skipbench.profile.clock import PASS, Clock
+from skipbench.profile.clock import PASS, WAIT, Clock
 from skipbench.runs.record import Round
 
 Advance = Callable[[State, Method, Clock], tuple[Verification, Round]]
@@ -25,20 +25,13 @@ class NotFinite(FloatingPointError):
     """The target's logits are NaN or infinite; the sample cannot go on."""
 
 
-def strategy_of(state: State, method: Method) -> str:
-    """How the next round is advanced, one of `STRATEGIES`: late without drafts on a GPU, where
-    nothing but the best token is asked for.
-    """
-    return "late" if not method.drafts and state.only_best and state.works_ahead else "in_turn"
-
-
 def in_turn(state: State, method: Method, clock: Clock) -> tuple[Verification, Round]:
     """Proposes, verifies, commits, adapts: the host waits for each."""
+    clock.mark(WAIT)
     draft = method.propose(state, state.remaining - 1)
     clock.mark("draft")
     needs = method.needs_hidden_states, method.needs_top_tokens
     verification = _verify(state, draft, *needs, partial(clock.mark, PASS))
-    draft = verification.draft
     clock.mark("verify")
     counts = _commit(state, verification)
     clock.mark("other")
@@ -62,13 +55,13 @@ def late(state: State, method: Method, clock: Clock) -> tuple[Verification, Roun
     """A round without a draft on a GPU, which goes on meanwhile: the next pass is launched with the
     token that the device knows before the host reads it. After EOS it was for nothing.
     """
-    now, length = state.launched, state.lm.cache.length
-    if now is None or now.switches != state.lm.cache.switches:
-        now = _launch(state, clock, [state.pending], length)
+    cache, now = state.lm.cache, state.launched
+    if now is None or now.switches != cache.switches:
+        now = _launch(state, clock, [state.pending], cache.length)
     clock.mark("other", now.began)  # where the device had nothing to do
     clock.mark("draft", now.began)
-    more = state.remaining > 1
-    state.launched = _launch(state, clock, now.best.clamp(min=0), length + 1) if more else None
+    more, known = state.remaining > 1, now.best.clamp(min=0)
+    state.launched = _launch(state, clock, known, cache.length + 1) if more else None
     (best,) = now.read()
     clock.mark(PASS, now.ended)
     if best < 0:
@@ -111,19 +104,19 @@ def _verify(
     """
     hidden_states: list[Tensor] = []
     kept = hidden_states if keeps_states else None
-    rows, tokens = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
+    rows, given = draft.token_rows(state.lm.cache.length), [state.pending, *draft.tokens]
+    ids: list[int] | Tensor = given
+    if draft.unread is not None:
+        pending = upload(torch.tensor(given[:1]), state.lm.input_device)
+        ids = torch.cat((pending, draft.unread.to(pending.device)))
+    raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
+    passed()
     if draft.unread is None:
-        raw = state.lm.score(tokens, rows, draft.early_exit_states, kept)
-        passed()
         logits, best, top_tokens = _choices(state, draft, raw, top)
     else:
-        device = state.lm.input_device
-        ids = torch.cat((upload(torch.tensor(tokens[:1]), device), draft.unread.to(device)))
-        raw = state.lm.score(ids, rows, draft.early_exit_states, kept)
-        passed()
         logits, numbers = raw, torch.cat((finite_best(raw), draft.unread)).tolist()
-        best, tokens[1:] = numbers[: len(tokens)], numbers[len(tokens) :]
-        draft = replace(draft, tokens=tokens[1:], unread=None)
+        best, tokens = numbers[: len(given)], numbers[len(given) :]
+        draft = replace(draft, tokens=tokens, unread=None)
         top_tokens = choices(raw, top)[1] if top else []
     accepted, bonus = _accept(state, draft, logits, best)
     found = _logprobs(state, draft, raw, accepted, bonus)

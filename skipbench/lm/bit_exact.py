@@ -27,11 +27,6 @@ MOST = 16
 CPU with AMX adds in another order."""
 
 
-def padded_rows(device: torch.device) -> int:
-    """Rows at which a strict pass on this device runs; 0 for its own number."""
-    return MOST if device.type == "cuda" else 0
-
-
 class Step(NamedTuple):
     """One row in a pass of its own, and the cache rows to overwrite before it."""
 

@@ -1,18 +1,28 @@
 """`Engine`: executes sub-layers, with the same results in every engine."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import KVCache
+from skipbench.lm.families import parts_of
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 """`hidden [T, D], metadata -> hidden [T, D]`"""
-Chosen = tuple[list[int], str]
+Chosen = tuple[tuple[int, ...], str]
 """Sub-layers of a pass, and the variant of their weights; empty for their own."""
+
+
+class CapturedGraphs(NamedTuple):
+    """CUDA graphs captured so far, the seconds that took, and what those that are held take."""
+
+    graphs: int = 0
+    seconds: float = 0.0
+    mib: float = 0.0
 
 
 class Variant(Protocol):
@@ -39,7 +49,15 @@ class Engine:
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
     kernels: Sequence[str] = ("torch",)
     """What multiplies by its weights, for the record."""
-    _notes: list[str]
+
+    def __init__(self, model: Any, cache: KVCache, notes: Iterable[str] = ()) -> None:
+        parts = parts_of(model)
+        self.cache, self._notes = cache, list(notes)
+        self.output_device: torch.device = parts.head.weight.device
+        devices = {*cache.devices, parts.embedding.weight.device, self.output_device}
+        self.one_device = len(devices) == 1
+        self.works_ahead = self.output_device.type == "cuda"
+        """The device works while the host reads, so that what is read may be read late."""
 
     def notes(self) -> list[str]:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
@@ -65,20 +83,35 @@ class Engine:
         """Bytes of the copies of weights made so far."""
         return 0
 
-    def at_once(
+    def run(
         self,
         hidden: Tensor,
         metadata: AttentionMetadata,
         chosen: Chosen,
         states: list[Tensor] | None = None,
-    ) -> Tensor | None:
-        """These sub-layers at once, [T, D] -> [T, D]; `None` where they run one by one.
+    ) -> Tensor:
+        """Runs sub-layers in turn, each on its device, [T, D] -> [T, D].
 
         Args:
-            chosen: not changed by its owner afterwards.
-            states: when given, receives the state after each.
+            metadata: of the rows, padded where `padded_rows` says so; `hidden` is not.
+            states: when given, receives the state before the first and after every sub-layer.
         """
-        return None
+        numbers, variant = chosen
+        sublayers, local = (self.variant(variant) if variant else self).sublayers, metadata
+        self.keep(states, hidden)
+        for s in numbers:
+            if not self.one_device:
+                device = self.cache.devices[s // 2]
+                hidden, local = hidden.to(device), metadata.on(device)
+            hidden = sublayers[s](hidden, local)
+            self.keep(states, hidden)
+        return hidden
+
+    def keep(self, states: list[Tensor] | None, state: Tensor) -> None:
+        """Appends a state that no later pass overwrites, where states are asked for."""
+        if states is not None:
+            kept = state.clone() if self.result_is_borrowed else state
+            states.append(kept.to(self.output_device))
 
     def prefill_rows(self, tokens: int) -> int:
         """Rows of a pass over a prompt of so many tokens."""
@@ -89,9 +122,12 @@ class Engine:
         met so far, so that nothing is captured while a text is timed.
         """
 
-    def captured(self) -> tuple[int, float]:
-        """CUDA graphs captured so far, and the seconds that took."""
-        return 0, 0.0
+    def captured(self) -> CapturedGraphs:
+        """What was captured."""
+        return CapturedGraphs()
+
+    def release(self) -> None:
+        """Frees what was made for the cache, which is about to be made anew."""
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> "Engine":
         """The engine to go on with after the cache or its rotary tables were made anew."""

@@ -66,7 +66,6 @@ class LM:
         self.price_file: Path | None = None  # keeps prices that rounds moved
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
-        self._one_device = len({*self.devices, self.input_device, self.output_device}) == 1
         self._tables: dict[torch.device, RotaryCache] = {}
         self._chosen: dict[tuple[DraftPlan | None, int, int], Chosen] = {}
         if strict or family.traced:
@@ -105,6 +104,7 @@ class LM:
                     spare = self.cache.spare if self.engine.padded_rows else 0
                     sizes = capacity + spare, self.dtype, device, self._angle_limit
                     self._tables[device] = rotary_cache(self._parts, *sizes)
+                self.engine.release()
                 self.cache.allocate(capacity)
                 self.engine = self.engine.allocated(self._tables)
 
@@ -114,8 +114,7 @@ class LM:
 
     def head(self, hidden: Tensor, plan: DraftPlan | None = None) -> Tensor:
         """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's weights."""
-        hidden = hidden if self._one_device else hidden.to(self.output_device)
-        return self._weights_of(plan).head(hidden)
+        return self._weights_of(plan).head(hidden.to(self.output_device))
 
     def _weights_of(self, plan: DraftPlan | None) -> Engine | Variant:
         return self.engine.variant(plan.variant) if plan and plan.variant else self.engine
@@ -151,20 +150,11 @@ class LM:
             every attention that ran are overwritten.
         """
         metadata = self.metadata(token_rows) if isinstance(token_rows, TokenRows) else token_rows
-        rows, padding = len(hidden), metadata.token_rows.padding
-        if (end := metadata.token_rows.end - padding) > self.cache.capacity:
+        if (end := metadata.token_rows.end - metadata.token_rows.padding) > self.cache.capacity:
             full = f"cache of {self.cache.capacity} rows is full: a pass needs {end}"
             raise SkipbenchError(f"{full}; allocate more rows")
         chosen = self._chosen_of(plan, first, self.sublayers if last is None else last)
-        self._keep(hidden_states, hidden, rows)
-        if padding:
-            hidden = torch.nn.functional.pad(hidden, (0, 0, 0, padding))
-        if self._one_device:
-            out = self.engine.at_once(hidden, metadata, chosen, hidden_states)
-            if out is not None:
-                return out
-        hidden = self._one_by_one(hidden, metadata, chosen, rows, hidden_states)
-        return hidden[:rows] if padding else hidden
+        return self.engine.run(hidden, metadata, chosen, hidden_states)
 
     def _chosen_of(self, plan: DraftPlan | None, first: int, last: int) -> Chosen:
         """Which of the sub-layers `first .. last - 1` run, and the variant that each reads, which
@@ -173,35 +163,10 @@ class LM:
         if (key := (plan, first, last)) not in self._chosen:
             if len(self._chosen) == KEPT_PLANS:  # a search tries thousands
                 self._chosen.clear()
-            kept = [s for s in range(first, last) if plan is None or s not in plan.skipped]
+            kept = tuple(s for s in range(first, last) if plan is None or s not in plan.skipped)
             _ = self._weights_of(plan).sublayers
             self._chosen[key] = kept, "" if plan is None else plan.variant
         return self._chosen[key]
-
-    def _one_by_one(
-        self,
-        hidden: Tensor,
-        metadata: AttentionMetadata,
-        chosen: Chosen,
-        rows: int,
-        hidden_states: list[Tensor] | None,
-    ) -> Tensor:
-        """Runs the chosen sub-layers in turn, each on its device; arguments as those of `run`."""
-        local, (numbers, variant) = metadata, chosen
-        sublayers = (self.engine.variant(variant) if variant else self.engine).sublayers
-        for s in numbers:
-            if not self._one_device:
-                device = self.devices[s // 2]
-                hidden, local = hidden.to(device), metadata.on(device)
-            hidden = sublayers[s](hidden, local)
-            self._keep(hidden_states, hidden, rows)
-        return hidden
-
-    def _keep(self, hidden_states: list[Tensor] | None, state: Tensor, rows: int) -> None:
-        """Appends a state that no later pass overwrites, where states are asked for."""
-        if hidden_states is not None:
-            kept = state[:rows].clone() if self.engine.result_is_borrowed else state[:rows]
-            hidden_states.append(kept.to(self.output_device))
 
     def prefill(self, tokens: list[int]) -> Tensor:
         """Fills the cache with a prompt from row 0 and commits it; returns the logits [1, V] after

@@ -50,7 +50,8 @@ class ReferenceEngine(Engine):
             strict: verified rows pass attention one by one, with the very calls of one row, and
                 other modules `MOST` at once.
         """
-        self._strict, self._notes = strict, [note] if note else []
+        super().__init__(model, cache, filter(None, [note]))
+        self._strict = strict
         self.parts, self.family = parts_of(model), family
         self._view = _LayerView(cache)
         config = text_config(model.config)

@@ -7,7 +7,6 @@ import pytest
 from common import make_method
 from conftest import random_lm, random_model
 
-from skipbench.decode import draft
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
 from skipbench.lm.cuda_graphs.capture import EagerCapture
@@ -30,7 +29,7 @@ def test_rounds_read_late_have_the_same_tokens(
     assert wanted.strategy == "in_turn"
     ends = [frozenset[int](), frozenset(wanted.tokens[7:8]), frozenset(wanted.tokens[:1])]
     plain = [generate(lm, Vanilla(), PROMPT, 40, end).tokens for end in ends]
-    monkeypatch.setattr(draft, "LATE", {"cpu"})
+    monkeypatch.setattr(lm.engine, "works_ahead", True)
     for end, tokens in zip(ends, plain, strict=True):
         found = generate(lm, Vanilla(), PROMPT, 40, end)
         assert found.tokens == tokens and found.strategy == "late"

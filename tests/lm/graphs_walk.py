@@ -15,8 +15,8 @@ from torch import Tensor
 
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs.buffers import padded_rows
-from skipbench.lm.cuda_graphs.parts import MAX_ROWS
+from skipbench.lm.cuda_graphs.attention import MAX_ROWS
+from skipbench.lm.cuda_graphs.buffers import row_step
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
@@ -95,7 +95,7 @@ class Walk:
         return fits and all(bool(self.valid[i, : rows.context_len].all()) for i in layers)
 
     def wrote(self, rows: TokenRows, layers: Iterable[int]) -> None:
-        padded = padded_rows(rows.rows) if rows.rows <= MAX_ROWS else rows.rows
+        padded = row_step(rows.rows) if rows.rows <= MAX_ROWS else rows.rows
         for i in layers:
             self.valid[i, rows.start : rows.start + padded] = False
             self.valid[i, rows.start : rows.end] = True

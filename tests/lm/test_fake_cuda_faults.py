@@ -58,8 +58,8 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "dtype=self.tables.dtype)", ("uniform", "tree", "fused"), "lm/metadata.py",
     ),
     "frozen length": (
-        GraphBuffers.input_preparation, "            parts.place(",
-        "            self.bounds.tolist()\n            parts.place(",
+        GraphBuffers.input_preparation, "            attention.place(",
+        "            self.bounds.tolist()\n            attention.place(",
         ("vanilla", "greedy", "cuda_graphs"), "lm/cuda_graphs/buffers.py",
     ),
     "boolean index": (
@@ -125,18 +125,18 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         "lm/cuda_graphs/",
     ),
     "number frozen in the prepare graph": (
-        device.DeviceGraphs._capture, "INPUTS: record(prepare)}", "INPUTS: record("
-        "lambda: [prepare(), buffers.bounds[2:].fill_(self.cache.length)])}", ("graphs",),
+        device.DeviceGraphs._capture, "self._record(make_inputs)", "self._record("
+        "lambda: [make_inputs(), buffers.bounds[2:].fill_(self.cache.length)])", ("graphs",),
         "lm/cuda_graphs/device.py",
     ),
     "buffer made anew": (
         device.DeviceGraphs.load, "metadata.token_rows)\n            self._out",
-        "metadata.token_rows); self.buffers.bounds = self.buffers.bounds.clone()\n"
+        "metadata.token_rows); held.buffers.bounds = held.buffers.bounds.clone()\n"
         "            self._out", ("graphs",), "lm/cuda_graphs/buffers.py",
     ),
     "output of a graph in its pool": (
-        GraphBuffers.input_preparation, "            parts.place(",
-        "            self.cos = self.cos.clone()\n            parts.place(",
+        GraphBuffers.input_preparation, "            attention.place(",
+        "            self.cos = self.cos.clone()\n            attention.place(",
         ("graphs",), "lm/cuda_graphs/",
     ),
 }  # fmt: skip

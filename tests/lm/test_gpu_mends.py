@@ -66,10 +66,10 @@ def test_graphs_of_the_rows_that_were_met_are_captured_ahead(
     lm, method = graphs(EagerCapture), make_method("uniform", "method.stop.threshold=0")
     lm.engine.capture_ahead(0, 300)  # nothing was met
     assert generate(lm, method, PROMPT, 20).rounds
-    before, seconds = lm.engine.captured()
+    before = lm.engine.captured()
     lm.engine.capture_ahead(0, 300)
     ahead = lm.engine.captured()
-    assert ahead[0] > before and ahead[1] > seconds
+    assert ahead.graphs > before.graphs and ahead.seconds > before.seconds
     tokens = generate(lm, method, PROMPT, 60).tokens  # passes five more buckets
     assert lm.engine.captured() == ahead
     assert tokens == contract.plain_greedy(lm.model, PROMPT, 60)

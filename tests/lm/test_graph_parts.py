@@ -13,35 +13,46 @@ from test_graphs import PROMPT
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.device import SETS, USES
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.cuda_graphs.sets import KEPT, USES, SetGraphs, SetKey
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
 CPU = torch.device("cpu")
 
 
+@torch.inference_mode()
 def test_the_sets_used_last_keep_their_graphs() -> None:
-    made, graphs = list[int](), SetGraphs()
+    lm = LM(made("llama", num_hidden_layers=5), partial(CudaGraphsEngine, capture=EagerCapture))
+    lm.allocate(600)
+    lm.prefill([3, 4] * 5)
+    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
+    plans, counts = [DraftPlan.of(5, [s]) for s in range(10)], list[int]()
 
-    def use(number: int, times: int = 1) -> None:
-        key = SetKey(1, 256, True, True, (number,))
+    def use(number: int, times: int = USES) -> None:
+        before = part.graphs
         for _ in range(times):
-            graphs.replay(key, lambda: [made.append(number), list][1])
+            lm.logits([5], TokenRows.chain(10, 1), plans[number])
+        counts.append(part.graphs - before)
 
     use(0, USES - 1)
-    assert not made
-    for number in range(KEPT):
-        use(number, USES)
-    use(0)
-    graphs.enter(SetKey(1, 512, True, True, (0,)), lambda: [made.append(-1), list][1])
-    assert made == [*range(KEPT)]  # there is no room for one ahead
-    use(KEPT, USES)  # takes the place of the set that was used before all others
-    for number in (0, KEPT, *range(2, KEPT)):
+    assert not counts[0]
+    for number in range(SETS - 1):  # beside the graph of all sub-layers
         use(number)
-    assert made == [*range(KEPT + 1)]
-    use(1, USES)
-    assert made == [*range(KEPT + 1), 1]
+    use(0, 1)
+    use(SETS - 1)  # takes the place of all sub-layers
+    use(SETS)  # and of the set that was used before all others
+    counts.clear()
+    for number in (0, *range(2, SETS + 1)):
+        use(number, 1)
+    assert not any(counts)
+    use(1)
+    assert counts[-1] == 1
+    lm.engine.capture_ahead(300, 310)  # over another bucket, too
+    before = part.graphs
+    for number in range(1, SETS + 1):
+        lm.logits([5], TokenRows.chain(300, 1), plans[number])
+    assert part.graphs == before
 
 
 def uploaded(buffers: GraphBuffers) -> list[object]:
@@ -79,11 +90,11 @@ def test_rows_of_padding_do_not_grow_from_pass_to_pass() -> None:
     lm = LM(made("llama"), partial(CudaGraphsEngine, capture=EagerCapture))
     lm.allocate(60)
     lm.prefill([3, 4] * 5)
-    (part,) = lm.engine.parts.values()  # type: ignore[attr-defined]  # an engine of graphs
+    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
     ends = []
     for _ in range(2):
         lm.logits([5] * 17, TokenRows.chain(10, 17))
-        ends.append(part._buffers[24].hidden[17:].clone())
+        ends.append(part.load(part._metadata, "").buffers.hidden[17:].clone())
     assert torch.equal(*ends)
 
 

@@ -127,7 +127,7 @@ def test_layers_on_two_devices() -> None:
     model.lm_head.to("cuda:1")
     lm = LM(model, "cuda_graphs")
     lm.allocate(300)
-    assert isinstance(lm.engine, CudaGraphsEngine) and len(lm.engine.parts) == 2
+    assert isinstance(lm.engine, CudaGraphsEngine) and len(lm.engine.graphs) == 2
     wanted = generate(fused, make_method("vanilla"), PROMPT, 100).tokens
     for name, overrides in METHODS.items():
         assert generate(lm, make_method(name, *overrides), PROMPT, 100).tokens == wanted, name

@@ -24,7 +24,7 @@ from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
-from skipbench.lm.engine import Sublayer
+from skipbench.lm.engine import Engine, Sublayer
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.model import LM
 
@@ -42,46 +42,41 @@ class Anew(CudaGraphsEngine):
 
     def made_of(self, layers: Any, eager: list[Sublayer], variant: str = "") -> list[Sublayer]:
         super().made_of(layers, eager, variant)
-        first = self._firsts[variant]
-        (part,) = self.parts.values()
-        return [alone(part, first + i, run) for i, run in enumerate(eager)]
+        (part,) = self.graphs.values()
+        return [alone(part, variant, s, run) for s, run in enumerate(eager)]
 
-    def at_once(self, *_: Any) -> None:
-        return None
+    def run(self, *given: Any) -> Tensor:
+        return Engine.run(self, *given)
 
     def capture_ahead(self, start: int, end: int) -> None:
         pass
 
 
-def alone(part: DeviceGraphs, s: int, eager: Sublayer) -> Sublayer:
+def alone(part: DeviceGraphs, variant: str, s: int, eager: Sublayer) -> Sublayer:
     def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-        key = part._key_of(metadata)
+        key = part.key_of(metadata, variant)
         if key is None or len(hidden) != metadata.rows:
             return eager(hidden, metadata)
-        rows, size, own = key
-        sizes = rows, part.hidden, part.cache.head_dim
+        sizes = key.rows, part.hidden, part.cache.head_dim
         made = GraphBuffers(*sizes, part.cache.dtype, part.capture.device)
         made.load(metadata.token_rows)
-        made.input_preparation(*part._rope)()
+        made.input_preparation(*part.rope)()
         out = made.view(metadata.rows)
         out.copy_(hidden)
-        if s in part.attentions:
-            part.attentions[s].work(made, size, own)()
-        else:
-            part.mlps[s].work(made, own)()
+        part.blocks[variant][s].work(made, key.size, key.own)()
         return out
 
     return run
 
 
 class Full(EagerCapture):
-    """Memory for graphs ends after some."""
+    """Memory for graphs ends again and again, for a while."""
 
-    left = 150
+    count = 0
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        self.left -= 1
-        if self.left < 0:
+        self.count += 1
+        if self.count % 150 > 140:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return super().capture(work)
 
@@ -154,14 +149,15 @@ def test_a_day_has_over_a_thousand_calls() -> None:
 FAULTS: dict[str, tuple[Any, str, str, tuple[Tier, ...]]] = {
     # function, text, text with the fault, the tiers that find it
     "inputs of an older pass": (
-        DeviceGraphs.at_once, "len(self._out):\n            return None",
-        "len(self._out):\n            self._prepared = True; return None", (TIERS[0], TIERS[1]),
+        DeviceGraphs.at_once, "metadata.rows:\n            return None\n        replay",
+        "metadata.rows:\n            return None\n        self._prepared = True; replay",
+        (TIERS[0], TIERS[1]),
     ),
     "a state that is borrowed": (
-        LM._keep, "if self.engine.result_is_borrowed", "if False", (TIERS[0],),
+        Engine.keep, "if self.result_is_borrowed", "if False", (TIERS[0],),
     ),
     "a pass that a capture disturbed": (
-        DeviceGraphs._recording, "(state)\n            self.metadata = None",
+        DeviceGraphs._recording, "(state)\n            self._metadata = None",
         "(state)\n            pass", (TIERS[1],),
     ),
     "a state that a capture disturbed": (

@@ -129,6 +129,6 @@ def test_prompts_of_two_passes_are_those_of_fused() -> None:
         found, wanted = (m.prefill(tokens) for m in (lm, other))
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     assert isinstance(lm.engine, CudaGraphsEngine)
-    (part,) = lm.engine.parts.values()
-    rows = {rows for rows, *_ in part._captured}
+    (part,) = lm.engine.graphs.values()
+    rows = {key.rows for key in part.table}
     assert rows == {1, 96, 128}, "one of the self-test; 200 tokens: 128 and 72; 257 are of fused"

@@ -15,7 +15,6 @@ from skipbench.config.extensions import registered
 from skipbench.decode.loop import generate
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.bit_exact import MOST
-from skipbench.lm.fused import engine
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import Weight
 from skipbench.lm.model import LM
@@ -30,7 +29,7 @@ def padded(monkeypatch: pytest.MonkeyPatch, family: str = "llama") -> LM:
     """A strict model whose passes are padded on this CPU, too."""
     if "cpu" not in registered("engine"):
         pytest.skip("torch's attention of a CPU gives padded rows other bits, too")
-    monkeypatch.setattr(engine, "padded_rows", lambda _: MOST)
+    monkeypatch.setattr(FusedEngine, "pads_on", ("cpu",))
     lm = LM(random_model(family), strict=True)
     lm.allocate(160)
     return lm

@@ -92,7 +92,7 @@ def test_a_plans_logits_are_those_of_fused() -> None:
     for lm in lms:
         lm.allocate(64)
         lm.prefill(PROMPTS["llama"] * 2)
-    part, graphs = lms[0].engine.parts[DEVICE], []  # type: ignore[attr-defined]  # as above
+    part, graphs = lms[0].engine.graphs[DEVICE], []  # type: ignore[attr-defined]  # as above
     for start, of in ((24, plan), (25, plan), (20, DraftPlan.of(4)), *((26, of) for of in low)):
         found, wanted = (lm.logits([5], TokenRows.chain(start, 1), of) for lm in lms)
         assert error(found, wanted) < 1e-4

@@ -7,6 +7,7 @@ records say that it ties.
 
 import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -241,7 +242,7 @@ def test_swift_candidates() -> None:
 class Replay:
     """A model that answers with given draft logits, one row per step."""
 
-    output_device = torch.device("cpu")
+    engine = SimpleNamespace(works_ahead=False)
 
     def __init__(self, rows: list[list[float]]) -> None:
         self.rows = iter(rows)

@@ -35,19 +35,21 @@ class CpuEngine(FusedEngine):
             self._native = native_pass(self.parts, self.cache, self._layers)
         return super().made_of(layers, variant)
 
-    def at_once(
+    def run(
         self,
         hidden: Tensor,
         metadata: AttentionMetadata,
         chosen: Chosen,
         states: list[Tensor] | None = None,
-    ) -> Tensor | None:
-        if self._native is None or metadata.rows > self._native.most:
-            return None
-        if not attends(metadata, hidden, self.strict) or not supports_window(
-            metadata, self._window
+    ) -> Tensor:
+        if (
+            self._native is None
+            or metadata.rows > self._native.most
+            or not attends(metadata, hidden, self.strict)
+            or not supports_window(metadata, self._window)
         ):
-            return None
+            return super().run(hidden, metadata, chosen, states)
+        self.keep(states, hidden)
         return self._native(hidden, metadata, chosen, states)
 
     def prefill_rows(self, tokens: int) -> int:

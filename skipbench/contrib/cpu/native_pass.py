@@ -114,7 +114,7 @@ class NativePass:
         chosen: Chosen,
         states: list[Tensor] | None,
     ) -> Tensor:
-        """As `Engine.at_once`."""
+        """As `Engine.run`, without the state before the first sub-layer."""
         if not chosen[0]:
             return hidden
         (rows, width), hidden = hidden.shape, hidden.contiguous()

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import upload, upload_into
-from skipbench.lm.cuda_graphs import parts
+from skipbench.lm.cuda_graphs import attention
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.rows import TokenRows
 
 # Chains and small trees run at their own size; a wide tree carries at most half as many rows
 # again, which read no more weights.
-ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, parts.MAX_ROWS)
+ROW_STEPS: tuple[int, ...] = (*range(1, 17), 24, 32, 48, 64, 96, attention.MAX_ROWS)
 FIRST = 256  # shortest length, in cache rows
 SHAPES = 512  # kept shapes of trees and branches
 NUMBERS = 3  # of `bounds`
 
 
-def padded_rows(rows: int) -> int:
-    """The step that holds `rows`, 1 to `parts.MAX_ROWS`."""
+def row_step(rows: int) -> int:
+    """The one of `ROW_STEPS` that holds `rows`, 1 to `attention.MAX_ROWS`."""
     return next(step for step in ROW_STEPS if step >= rows)
 
 
@@ -79,7 +79,7 @@ class GraphBuffers:
             )
             self.bounds, self.depth = self.bounds.view(torch.int64), self.depth.view(torch.int64)
             self.tree_mask = tree_mask.view(torch.bool).view(rows, rows)
-            self.paths = torch.zeros(rows, parts.PATH, dtype=torch.int32, device=device)
+            self.paths = torch.zeros(rows, attention.PATH, dtype=torch.int32, device=device)
         self._views = {rows: self.hidden}
         self._shapes: dict[object, Tensor] = {}  # on the host
         self._shape: object = None  # of the rows that are loaded; None: a chain
@@ -128,10 +128,10 @@ class GraphBuffers:
         """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables and
         `paths`; `cos`, `sin`: [P, 1, d] of all positions.
         """
-        part = parts.part_size(self.dtype, cos.shape[2])
+        part = attention.part_size(self.dtype, cos.shape[2])
 
         def run() -> None:
-            parts.place(
+            attention.place(
                 self.bounds, self.depth, self.tree_mask, cos, sin,
                 self.target, self.cos, self.sin, self.paths, part,
             )  # fmt: skip

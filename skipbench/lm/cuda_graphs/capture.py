@@ -30,6 +30,10 @@ class EagerCapture:
         work()
         return work
 
+    def free_bytes(self) -> int:
+        """Memory of the device that is free; 0 where captures take none."""
+        return 0
+
 
 class CudaGraphCapture(EagerCapture):
     """CUDA graphs of one device, all in one memory pool.
@@ -61,3 +65,7 @@ class CudaGraphCapture(EagerCapture):
             finally:
                 torch.cuda.set_stream(now)  # a capture that fails would leave its own stream behind
         return graph.replay
+
+    def free_bytes(self) -> int:
+        torch.cuda.empty_cache()  # as before every capture
+        return torch.cuda.mem_get_info(self.device)[0]

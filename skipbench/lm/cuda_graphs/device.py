@@ -1,203 +1,262 @@
 """`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from skipbench.errors import SkipbenchError
+from skipbench.errors import NotStrictError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs.buffers import GraphBuffers, bucket, padded_rows
+from skipbench.lm.cuda_graphs.attention import MAX_ROWS
+from skipbench.lm.cuda_graphs.buffers import ROW_STEPS, GraphBuffers, bucket, row_step
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
-from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
-from skipbench.lm.cuda_graphs.sets import SetGraphs, SetKey
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
-from skipbench.lm.engine import Sublayer
-from skipbench.lm.metadata import AttentionMetadata, RotaryCache
+from skipbench.lm.engine import Chosen, Sublayer
+from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 
-PREPARE_INPUTS = -1  # among the sub-layers of a pass: tables, and paths or masks of its rows
-WHOLE_PASS = -2  # all of it in one graph
+MOST_GRAPHS = 8192
+"""Of single sub-layers, about: nearly twice what 300 prompts of ten methods captured of a model of
+32 layers (67 keys, 4,400 graphs)."""
+USES = 8  # of a set of sub-layers before it is captured
+SETS = 8  # graphs of several sub-layers that a key keeps, those used last
+COUNTED = 64  # sets without a graph whose uses are counted: a search tries thousands
 T = TypeVar("T")
-Key = tuple[int, int, bool]  # row count, bucket, whether products are ours
+
+
+class Key(NamedTuple):
+    """What is captured anew for another value."""
+
+    rows: int  # of a pass, one of `ROW_STEPS`
+    size: int  # cache rows that attention reads, a bucket
+    own: bool  # products are our kernels'
+    variant: str  # of the weights, empty for the model's own
+
+
+class Graph(NamedTuple):
+    """Work over static buffers, and its replay."""
+
+    work: Work
+    replay: Replay
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The graphs of a key.
+
+    Attributes:
+        buffers: of the row count, shared by all its keys, as `prepare` is.
+        prepare: makes tables and paths of the rows that are loaded.
+        sublayers: by number; an MLP's graph is shared by all buckets.
+        whole: several sub-layers behind their preparation in one graph, by their numbers: all, and
+            sets that are used often, also over another bucket; the one used last at the end.
+        uses: of sets without a graph.
+    """
+
+    key: Key
+    buffers: GraphBuffers
+    prepare: Graph
+    sublayers: dict[int, Graph]
+    whole: dict[tuple[int, ...], Replay] = field(default_factory=dict)
+    uses: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
 
 class DeviceGraphs:
-    """The layers of one device: their buffers by row count, and their captured graphs."""
+    """The layers of one device, and their captured graphs.
+
+    Attributes:
+        blocks: sub-layers by variant of the weights and number.
+        rope: the rotary tables of all positions.
+        most: keys of `table`, at most.
+        lacked: the graphs for which memory did not suffice last; empty if it always did.
+        graphs, seconds: what was captured so far, and the time that took with the work around it.
+    """
+
+    rope: tuple[Tensor, Tensor]
 
     def __init__(self, config: Any, cache: KVCache, capture: EagerCapture, strict: bool) -> None:
         self.cache, self.capture, self.strict = cache, capture, strict
-        self.hidden, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
-        self._whole = tuple(range(2 * self.layers))
-        self.attentions: dict[int, Attention] = {}  # by number; 2L and more: of a variant
-        self.mlps: dict[int, Mlp] = {}
-        self.metadata: AttentionMetadata | None = None  # of the pass that is loaded
-        self.buffers: GraphBuffers | None = None
-        self._prepared = False  # what `input_preparation` makes in `buffers` is of `metadata`
-        self.failed: str | None = None  # the reason why no more graphs are captured
-        self.graphs, self.seconds = 0, 0.0
-        """Graphs that were captured, and the time that took with the work around it."""
-        self._seen: set[tuple[int, bool]] = set()  # keys without their bucket
-        self._rows: list[Tensor] | None = None  # the cache that was captured
+        self.hidden = int(config.hidden_size)
+        self._all = tuple(range(2 * int(config.num_hidden_layers)))
+        self.most = max(2 * len(ROW_STEPS), MOST_GRAPHS // len(self._all))
+        self.blocks: dict[str, dict[int, Attention | Mlp]] = {}
+        self.lacked, self.graphs, self.seconds = "", 0, 0.0
+        self.forget()
 
-    def sublayer(self, s: int, eager: Sublayer) -> Sublayer:
+    def forget(self) -> None:
+        """Frees all graphs: the cache is made anew."""
+        self.table: dict[Key, Captured] = {}  # the key used last at the end
+        self.bytes = 0  # of the device, which the graphs that are held take
+        self._text: set[Key] = set()  # keys that the text at hand used
+        self._full = False  # memory ran out in this text, for which nothing more is captured
+        self._metadata: AttentionMetadata | None = None  # of the pass that is loaded
+        self._variant = ""  # of the weights of that pass
+        self._held: Captured | None = None  # the graphs of that pass, if any
+        self._prepared = False  # `prepare` has run for it
+
+    def sublayer(self, s: int, variant: str, eager: Sublayer) -> Sublayer:
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            self.load(metadata)
+            held = self.load(metadata, variant)
             # More alternatives than a pass has rows go through an MLP together.
-            if self.buffers is None or len(hidden) != len(self._out):
-                self._refuse_others(metadata)
+            if held is None or len(hidden) != metadata.rows:
+                if metadata.token_rows.verifies:
+                    self._refuse(f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most")
                 return eager(hidden, metadata)
-            return self._replay(self.replays[s], hidden)
+            return self._replayed(held.sublayers[s].replay, hidden)
 
         return run
 
-    def _refuse_others(self, metadata: AttentionMetadata) -> None:
-        """Of a strict engine only prompts, and rows that are not verified, run without graphs."""
-        if self.strict and metadata.start and (self.failed or metadata.token_rows.verifies):
-            why = self.failed or f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most"
+    def _refuse(self, why: str) -> None:
+        """Without graphs a row gets other bits: raises NotStrictError where that is not allowed."""
+        if self.strict:
             instead = "use engine.strict=false, or smaller drafts or texts"
-            raise SkipbenchError(f"engine.strict=true cannot be kept: {why}; {instead}")
+            raise NotStrictError(f"engine.strict=true cannot be kept: {why}; {instead}")
 
-    def at_once(
-        self, hidden: Tensor, metadata: AttentionMetadata, numbers: tuple[int, ...]
-    ) -> Tensor | None:
+    def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
         """These sub-layers in one replay; `None` where they have no graph of their own."""
-        self.load(metadata)
-        if self.buffers is None or len(hidden) != len(self._out):
+        numbers, variant = chosen
+        held = self.load(metadata, variant)
+        if held is None or len(hidden) != metadata.rows:
             return None
-        if numbers == self._whole:
-            return self._replay(self.replays[WHOLE_PASS], hidden, prepares=True)
-        key = SetKey(*self._key, not self._prepared, numbers)
-        replay = self._sets.replay(key, partial(self._capture_set, key))
-        self.load(metadata)  # again, where the capture used the buffers
-        return None if replay is None else self._replay(replay, hidden, prepares=key.fresh)
+        replay = self._whole(held, numbers)
+        self.load(metadata, variant)  # again, where a capture used the buffers
+        return None if replay is None else self._replayed(replay, hidden, prepares=True)
 
-    def _replay(self, replay: Replay, hidden: Tensor, prepares: bool = False) -> Tensor:
-        """Replays a graph for the pass that `load` loaded, whose inputs are prepared before
-        its first one; `prepares`: this graph makes them itself.
+    def _replayed(self, replay: Replay, hidden: Tensor, prepares: bool = False) -> Tensor:
+        """Replays a graph for the pass that is loaded, whose inputs are prepared before its first
+        one; `prepares`: this graph makes them itself.
         """
+        assert self._held is not None
         if not (self._prepared or prepares):
-            self.replays[PREPARE_INPUTS]()
+            self._held.prepare.replay()
         self._prepared = True
         if hidden is not self._out:
             self._out.copy_(hidden)
         replay()
         return self._out
 
-    def _capture_set(self, key: SetKey) -> Replay | None:
-        if self.failed:
-            return None
-        works, prepare = self._works[key[:3]], self._captured[key[:3]][PREPARE_INPUTS]
-        chosen = [works[s] for s in (*[PREPARE_INPUTS] * key.fresh, *key.chosen)]
-        with self._recording(self._buffers[key.rows], key.size):
-            prepare()
-            return self._captured_within(lambda: self._record_all(chosen))
-
-    def load(self, metadata: AttentionMetadata) -> None:
-        """Uploads the position of the rows of a pass that is not loaded yet; `buffers` becomes
-        `None` where they have no graphs.
+    def load(self, metadata: AttentionMetadata, variant: str) -> Captured | None:
+        """The graphs of a pass, captured where they are not there, with the position of its rows
+        uploaded; `None` for one that runs without. Raises NotStrictError.
         """
-        if metadata is self.metadata:
-            return
-        key, self.buffers = self._key_of(metadata), None
-        if key is not None and self._ready(key):
-            self._key, self.replays = key, self._captured[key]
-            self.buffers = self._buffers[key[0]]
-            self.buffers.load(metadata.token_rows)
-            self._out = self.buffers.view(metadata.rows)
-        self.metadata, self._prepared = metadata, False
+        if metadata is self._metadata and variant == self._variant:
+            return self._held
+        if metadata.start == 0:  # a text begins, and memory may be there again
+            self._full = False
+            self._text.clear()
+        self._metadata, key = None, self.key_of(metadata, variant)
+        self._held = held = None if key is None else self._found(key)
+        if held is not None:
+            self._text.add(held.key)
+            held.buffers.load(metadata.token_rows)
+            self._out = held.buffers.view(metadata.rows)
+        elif key is not None:
+            self._refuse(self.lacked)
+        self._metadata, self._variant, self._prepared = metadata, variant, False
+        return held
 
-    def _key_of(self, metadata: AttentionMetadata) -> Key | None:
-        """The graphs of a pass; `None` for one that runs without."""
+    def key_of(self, metadata: AttentionMetadata, variant: str) -> Key | None:
+        """The key of a pass; `None` for one that runs without graphs."""
         if metadata.rows > MAX_ROWS:
             return None
-        if self.cache.rows is not self._rows:
-            self._reset(metadata.tables)
-        rows, size = padded_rows(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
+        rows, size = row_step(metadata.rows), bucket(metadata.end, len(self.cache.rows[0]))
         many = self.strict and metadata.token_rows.verifies
-        own = rows <= ROWS or many
-        self._seen.add((rows, own))
-        return rows, size, own
+        return Key(rows, size, rows <= ROWS or many, variant)
 
-    def _ready(self, key: Key) -> bool:
-        """True if the graphs of a key are there, or could be captured now."""
-        if key not in self._captured and not self.failed:
-            made = self._captured_within(lambda: self._capture(*key))
-            if made is not None:
-                self._captured[key] = made
-            else:
-                self.failed = f"{self.failed} of {key[0]} rows over {key[1]} cache rows"
-        return key in self._captured
+    def _found(self, key: Key) -> Captured | None:
+        """The graphs of a key, captured where they are not there; `None` where memory is full."""
+        held = self.table.pop(key, None)
+        if held is None:
+            if len(self.table) >= self.most:
+                del self.table[next(iter(self.table))]
+            held = self._within_memory(lambda: self._capture(key))
+        if held is None:
+            graphs = f"graphs of {key.rows} rows over {key.size} cache rows"
+            self.lacked = f"{self.capture.device} has no memory left for {graphs}"
+        else:
+            self.table[key] = held
+        return held
 
-    def _captured_within(self, capture: Callable[[], T]) -> T | None:
-        """What a capture made, its seconds booked; `None` where memory is full."""
-        began = time.perf_counter()
+    def _whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay | None:
+        """The graph of several sub-layers, captured at their `USES`-th use; `None` before."""
+        replay = held.whole.pop(numbers, None)
+        if replay is None:
+            if len(held.uses) > COUNTED:
+                held.uses.clear()
+            held.uses[numbers] += 1
+            if held.uses[numbers] >= USES:
+                replay = self._within_memory(lambda: self._capture_whole(held, numbers))
+            if replay is None:
+                return None
+            if len(held.whole) >= SETS:
+                del held.whole[next(iter(held.whole))]
+        held.whole[numbers] = replay
+        return replay
+
+    def _within_memory(self, capture: Callable[[], T]) -> T | None:
+        """What a capture made, with its seconds and bytes booked. Where memory is full, keys that
+        the text at hand did not use go, the longest unused half first; if none is left, `None`, and
+        nothing more is captured for this text.
+        """
+        began, free = time.perf_counter(), self.capture.free_bytes()
         try:
-            return capture()
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            self.failed = f"{self.capture.device} has no memory left for graphs"
+            while not self._full:
+                try:
+                    return capture()
+                except RuntimeError as error:
+                    if not out_of_memory(error):
+                        raise
+                others = [key for key in self.table if key not in self._text]
+                for key in others[: len(others) // 2 + 1]:
+                    del self.table[key]
+                self._full = not others
             return None
         finally:
+            self.bytes += free - self.capture.free_bytes()
             self.seconds += time.perf_counter() - began
 
     @torch.inference_mode()
     def capture_ahead(self, start: int, end: int) -> None:
-        """Captures all row counts met so far, and the sets that have a graph, over every bucket of
-        passes that begin at the cache rows `start` to `end`.
+        """Captures what the table has over every bucket of passes that begin at the cache rows
+        `start` to `end`; what was used last comes first, and what does not fit is left out.
         """
-        if self.cache.rows is not self._rows:
-            return  # nothing ran over this cache yet
-        total, sets = len(self._rows[0]), list(self._sets.graphs)
-        for rows, own in sorted(self._seen):
-            ends = range(start + rows, min(end + rows, total) + 1)
-            for size in dict.fromkeys(bucket(n, total) for n in ends):
-                here = [s for s in sets if (s.rows, s.own) == (rows, own)]
-                for key in here if self._ready((rows, size, own)) else []:
-                    ahead = key._replace(size=size)
-                    self._sets.enter(ahead, partial(self._capture_set, ahead))
+        total, wanted = len(self.cache.rows[0]), list[Key]()
+        for kind in dict.fromkeys(key._replace(size=0) for key in reversed(self.table)):
+            ends = range(start + kind.rows, min(end + kind.rows, total) + 1)
+            wanted += [kind._replace(size=s) for s in dict.fromkeys(bucket(n, total) for n in ends)]
+        for key in wanted[: self.most]:
+            self._found(key)
 
-    def forget(self) -> None:
-        """Sub-layers were added: the graphs of a pass are captured anew."""
-        self._rows = self.metadata = None
+    def _capture(self, key: Key) -> Captured:
+        newest = [*reversed(self.table.values())]
+        of_rows = next((held for held in newest if held.key.rows == key.rows), None)
+        alike = next((held for held in newest if held.key._replace(size=key.size) == key), None)
+        sizes = key.rows, self.hidden, self.cache.head_dim, self.cache.dtype, self.capture.device
+        buffers = of_rows.buffers if of_rows else GraphBuffers(*sizes)
+        with self._recording(buffers, key.size):
+            make_inputs = buffers.input_preparation(*self.rope)
+            prepare = of_rows.prepare if of_rows else self._record(make_inputs)
+            prepare.replay()
+            held = Captured(key, buffers, prepare, {})
+            for s, block in self.blocks[key.variant].items():
+                if alike and isinstance(block, Mlp):
+                    held.sublayers[s] = alike.sublayers[s]
+                else:
+                    held.sublayers[s] = self._record(block.work(buffers, key.size, key.own))
+            everything = [self._all] if len(held.sublayers) == len(self._all) else []
+            for numbers in alike.whole if alike else everything:  # no graph spans two devices
+                held.whole[numbers] = self._record_whole(held, numbers)
+        return held
 
-    def _reset(self, tables: RotaryCache) -> None:
-        """The cache was made anew: nothing captured holds any more."""
-        self._rows, self._rope = self.cache.rows, tables.rope
-        self._buffers: dict[int, GraphBuffers] = {}
-        self._mlps: dict[tuple[int, bool], dict[int, tuple[Work, Replay]]] = {}
-        self._captured: dict[Key, dict[int, Replay]] = {}
-        self._works: dict[Key, dict[int, Work]] = {}
-        self._sets = SetGraphs()
-
-    def _capture(self, rows: int, size: int, own: bool) -> dict[int, Replay]:
-        """Replays of a key by sub-layer, PREPARE_INPUTS and WHOLE_PASS; MLPs know no bucket."""
-        if rows not in self._buffers:
-            sizes = rows, self.hidden, self.cache.head_dim
-            self._buffers[rows] = GraphBuffers(*sizes, self.cache.dtype, self.capture.device)
-        buffers, record = self._buffers[rows], self._record
-        prepare = buffers.input_preparation(*self._rope)
-        with self._recording(buffers, size):
-            found = {PREPARE_INPUTS: record(prepare)}
-            found[PREPARE_INPUTS]()
-            works = {s: a.work(buffers, size, own) for s, a in self.attentions.items()}
-            found |= {s: record(work) for s, work in works.items()}
-            if (rows, own) not in self._mlps:
-                mlps = {s: mlp.work(buffers, own) for s, mlp in self.mlps.items()}
-                self._mlps[rows, own] = {s: (work, record(work)) for s, work in mlps.items()}
-            for s, (work, replay) in self._mlps[rows, own].items():
-                works[s], found[s] = work, replay
-            full = [works[s] for s in sorted(works) if s < 2 * self.layers]
-            if len(full) == 2 * self.layers:  # no graph spans two devices
-                found[WHOLE_PASS] = self._record_all([prepare, *full])
-        self._works[rows, size, own] = works | {PREPARE_INPUTS: prepare}
-        return found
+    def _capture_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
+        with self._recording(held.buffers, held.key.size):
+            return self._record_whole(held, numbers)
 
     @contextmanager
     def _recording(self, buffers: GraphBuffers, size: int) -> Iterator[None]:
@@ -214,15 +273,17 @@ class DeviceGraphs:
             yield
         finally:
             buffers.hidden.copy_(state)
-            self.metadata = None
+            self._metadata = None
 
-    def _record_all(self, works: list[Work]) -> Replay:
+    def _record_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
+        works = [held.prepare.work, *(held.sublayers[s].work for s in numbers)]
+
         def run_all() -> None:
             for work in works:
                 work()
 
-        return self._record(run_all)
+        return self._record(run_all).replay
 
-    def _record(self, work: Work) -> Replay:
+    def _record(self, work: Work) -> Graph:
         self.graphs += 1
-        return self.capture.capture(work)
+        return Graph(work, self.capture.capture(work))

@@ -11,9 +11,8 @@ Longer prompts, passes of more than MAX_ROWS rows and the embedding are the fuse
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,13 +20,13 @@ from torch import Tensor
 from skipbench.errors import NotStrictError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import on_cpu as on_cpu  # registers
+from skipbench.lm.cuda_graphs.attention import MAX_ROWS
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.ops import at_hand
-from skipbench.lm.cuda_graphs.parts import MAX_ROWS
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
-from skipbench.lm.engine import Chosen, Engine, Sublayer
+from skipbench.lm.engine import CapturedGraphs, Chosen, Engine, Sublayer
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine, fused_engine
 from skipbench.lm.fused.weights import LayerWeights
@@ -71,6 +70,13 @@ BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
 """Of a backend whose operator is missing or wants other arguments."""
 
 
+class GraphVariant(NamedTuple):
+    """The fused engine's variant of the weights, its sub-layers as graphs."""
+
+    sublayers: list[Sublayer]
+    head: Callable[[Tensor], Tensor]
+
+
 class CudaGraphsEngine(Engine):
     """Sub-layers that replay one graph each."""
 
@@ -92,38 +98,32 @@ class CudaGraphsEngine(Engine):
             strict: rows have the bits that they have alone, whatever their number, by kernels of
                 Triton.
         """
-        self.strict = strict
+        super().__init__(model, cache)
+        self.strict, self._layers = strict, parts_of(model).layers
         self.fused = fused_engine(model, family, cache)
         if capture is EagerCapture:
             self.fused.add_note("engine=cuda_graphs: its work is called, no graph is captured")
-        self.cache = cache
         self.embed = self.fused.embed
         self._head = Normed(parts_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
-        self.parts = {
+        self.graphs = {
             device: DeviceGraphs(model.config, cache, capture(device), strict)
             for device in dict.fromkeys(cache.devices)
         }
-        self._layers = parts_of(model).layers
-        self._firsts: dict[str, int] = {}  # numbers of the first graphs, by variant of the weights
         self._variants: dict[str, GraphVariant] = {}
         self.sublayers = self.made_of(self.fused.layers, self.fused.sublayers)
 
     def made_of(
         self, layers: list[LayerWeights], eager: list[Sublayer], variant: str = ""
     ) -> list[Sublayer]:
-        """Sub-layers of the model's weights, or of a variant of them, whose graphs follow those
-        made before; what was captured goes.
-        """
-        first = len(eager) * len(self._firsts)
-        self._firsts[variant] = first
+        """Sub-layers of the model's weights, or of a variant of them."""
         made, places = list[Sublayer](), zip(self._layers, layers, self.cache.devices, strict=True)
         for index, ((attention, mlp), weights, device) in enumerate(places):
-            part, s = self.parts[device], first + 2 * index
-            part.attentions[s] = Attention(attention, weights, index, self.cache)
-            part.mlps[s + 1] = Mlp(mlp, weights)
-            made += [part.sublayer(i, eager[i - first]) for i in (s, s + 1)]
-            part.forget()
+            graphs, s = self.graphs[device], 2 * index
+            blocks = graphs.blocks.setdefault(variant, {})
+            blocks[s] = Attention(attention, weights, index, self.cache)
+            blocks[s + 1] = Mlp(mlp, weights)
+            made += [graphs.sublayer(i, variant, eager[i]) for i in (s, s + 1)]
         return made
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -133,50 +133,52 @@ class CudaGraphsEngine(Engine):
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
 
-    def variant(self, name: str) -> "GraphVariant":
+    def variant(self, name: str) -> GraphVariant:
         if name not in self._variants:
-            self._variants[name] = GraphVariant(self, name)
+            copy = self.fused.variant(name)
+            made = self.made_of(copy.layers, copy.sublayers, name)
+            self._variants[name] = GraphVariant(made, copy.head)
         return self._variants[name]
 
     def variant_bytes(self) -> int:
         return self.fused.variant_bytes()
 
-    def at_once(
+    def run(
         self,
         hidden: Tensor,
         metadata: AttentionMetadata,
         chosen: Chosen,
         states: list[Tensor] | None = None,
-    ) -> Tensor | None:
-        if len(self.parts) > 1 or states is not None:
-            return None  # no graph spans two devices
-        (part,) = self.parts.values()
-        numbers, variant = chosen
-        first = self._firsts[variant]
-        return part.at_once(hidden, metadata, tuple(s + first for s in numbers))
+    ) -> Tensor:
+        if self.one_device and states is None:
+            (graphs,) = self.graphs.values()
+            if (out := graphs.at_once(hidden, metadata, chosen)) is not None:
+                return out
+        return super().run(hidden, metadata, chosen, states)
 
     def prefill_rows(self, tokens: int) -> int:
         return MAX_ROWS if tokens <= SHORT_PROMPT else tokens
 
     def capture_ahead(self, start: int, end: int) -> None:
-        for part in self.parts.values():
-            part.capture_ahead(start, end)
+        for graphs in self.graphs.values():
+            graphs.capture_ahead(start, end)
 
-    def captured(self) -> tuple[int, float]:
-        parts = self.parts.values()
-        return sum(part.graphs for part in parts), sum(part.seconds for part in parts)
+    def captured(self) -> CapturedGraphs:
+        each = [(g.graphs, g.seconds, g.bytes / (1 << 20)) for g in self.graphs.values()]
+        return CapturedGraphs(*map(sum, zip(*each, strict=True)))
 
     def notes(self) -> list[str]:
-        lines = self.fused.notes()
-        if failed := self._failed():
-            note = f"engine=cuda_graphs: {failed}; passes not yet captured run as engine=fused: "
-            lines = [*lines, note + FALLBACK_NOTE]
-        return lines
+        lacked = [graphs.lacked for graphs in self.graphs.values() if graphs.lacked]
+        then = f"; the rest of that text ran as engine=fused: {FALLBACK_NOTE}"
+        return [*self.fused.notes(), *(f"engine=cuda_graphs: {why}{then}" for why in lacked)]
 
-    def _failed(self) -> str | None:
-        return next((p.failed for p in self.parts.values() if p.failed), None)
+    def release(self) -> None:
+        for graphs in self.graphs.values():
+            graphs.forget()
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
+        for device, graphs in self.graphs.items():
+            graphs.rope = rotary[device].rope
         reason = self.self_test(rotary)
         if reason is None:
             return self
@@ -192,23 +194,22 @@ class CudaGraphsEngine(Engine):
         """The reason why graphs cannot be used, by passes over drawn states and cache rows,
         captured and replayed; `None` if they can.
         """
-        at, rows = min(100, self.cache.capacity // 2), self.cache.rows
+        at = min(100, self.cache.capacity // 2)
         if at == 0:
             return None
         try:
-            for device, part in self.parts.items():
+            for device, graphs in self.graphs.items():
                 metadata = AttentionMetadata(TokenRows.chain(at, 1), tables[device])
-                part.forget()
-                for s in (next(iter(part.attentions)), next(iter(part.mlps))):
-                    errors = [self._error(s, metadata, part.hidden) for _ in range(DRAWS)]
+                for s in list(graphs.blocks[""])[:2]:
+                    errors = [self._error(s, metadata, graphs.hidden) for _ in range(DRAWS)]
                     if median(errors) > 0.02:
                         where = f"a replayed sub-layer on {device}"
                         return f"{where} does not give what the fused engine gives"
-            return self._failed()
+            return None
         except BACKEND_ERRORS as error:
             return f"a sub-layer cannot be captured: {str(error).splitlines()[0]}"
         finally:
-            for layer in rows:
+            for layer in self.cache.rows:
                 layer.zero_()
 
     def _error(self, s: int, metadata: AttentionMetadata, hidden: int) -> float:
@@ -224,16 +225,3 @@ class CudaGraphsEngine(Engine):
         if not math.isfinite(off):
             return math.inf
         return 0.0 if off == 0 else off / output if output else math.inf
-
-
-class GraphVariant:
-    """The fused engine's variant of the weights, its sub-layers as graphs."""
-
-    def __init__(self, engine: CudaGraphsEngine, name: str) -> None:
-        self._engine, self._name, self._copy = engine, name, engine.fused.variant(name)
-        self.head = self._copy.head
-
-    @cached_property
-    def sublayers(self) -> list[Sublayer]:
-        eager = self._copy.sublayers
-        return self._engine.made_of(self._copy.layers, eager, self._name)

@@ -1,5 +1,5 @@
-"""The operators of `ops`, `parts` and `products` in plain torch, which importing this registers for
-tensors on a CPU: the same arguments, the same order, rounding where the kernels round, and no
+"""The operators of `attention`, `ops` and `products` in plain torch, which importing this registers
+for tensors on a CPU: the same arguments, the same order, rounding where the kernels round, and no
 product whose shape depends on the rows of a pass. With `EagerCapture` the engine that a GPU runs
 works on any machine.
 """
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.lm.bit_exact import MOST
-from skipbench.lm.cuda_graphs import ops, parts, products
-from skipbench.lm.cuda_graphs.parts import CHUNK, part_size
+from skipbench.lm.cuda_graphs import attention, ops, products
+from skipbench.lm.cuda_graphs.attention import CHUNK, part_size
 from skipbench.lm.llama import rotated
 from skipbench.lm.llama import silu_times as silu_times  # as it is
 
@@ -162,7 +162,7 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
 
 OPERATORS = {
     ops: ("silu_times", "rotate_and_write"),
-    parts: ("place", "attend_parts"),
+    attention: ("place", "attend_parts"),
     products: ("linear", "linear_add", "gated", "qkv_rotated", "rms_norm"),
 }
 

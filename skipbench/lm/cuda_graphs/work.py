@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import KVCache
-from skipbench.lm.cuda_graphs import ops, parts, products
+from skipbench.lm.cuda_graphs import attention, ops, products
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.fused.weights import LayerWeights, Weight
@@ -99,12 +99,12 @@ class Attention(Sublayer):
         Args:
             own: products are our kernel's.
         """
-        rows, seen = self.cache.rows[self.index], self.window or parts.LONGEST
+        rows, seen = self.cache.rows[self.index], self.window or attention.LONGEST
         places = buffers.bounds, buffers.depth, buffers.paths
 
         def run() -> None:
             query = self.queries(buffers, rows, own)
-            out = parts.attend_parts(query, rows, *places, bucket, seen, self.scale)
+            out = attention.attend_parts(query, rows, *places, bucket, seen, self.scale)
             self.add(buffers.hidden, out, own)
 
         return run
@@ -127,7 +127,9 @@ class Mlp(Sublayer):
     def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
         super().__init__(parts.norm, weights.gate_up, weights.down)
 
-    def work(self, buffers: GraphBuffers, own: bool) -> Work:
+    def work(self, buffers: GraphBuffers, bucket: int, own: bool) -> Work:
+        """As that of `Attention`; it knows no bucket."""
+
         def run() -> None:
             hidden = buffers.hidden
             if own and self.first.dense is not None:

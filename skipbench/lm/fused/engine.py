@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skipbench.config import extensions
-from skipbench.lm.bit_exact import MOST, padded_rows
+from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Engine, Sublayer
+from skipbench.lm.engine import Chosen, Engine, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.sublayers import Attention, Mlp
 from skipbench.lm.fused.weights import LayerWeights, Weights
 from skipbench.lm.layer import Family
+from skipbench.lm.metadata import AttentionMetadata
 
 
 class FusedEngine(Engine):
@@ -27,6 +28,8 @@ class FusedEngine(Engine):
     weights_type: type[Weights] = Weights
     attention_type: type[Attention] = Attention
     mlp_type: type[Mlp] = Mlp
+    pads_on = ("cuda",)
+    """Types of devices whose strict passes run at `MOST` rows."""
 
     def __init__(self, model: Any, family: Family, cache: KVCache, strict: bool = False) -> None:
         """
@@ -34,12 +37,13 @@ class FusedEngine(Engine):
             strict: verified rows pass attention with the bits of one, and products `MOST` at once;
                 on a GPU passes run at `MOST` rows.
         """
+        super().__init__(model, cache)
         weights, parts = self.weights_type(), parts_of(model)
-        self.padded_rows = padded_rows(parts.embedding.weight.device) if strict else 0
-        if self.padded_rows:
+        if strict and self.output_device.type in self.pads_on:
+            self.padded_rows = MOST
             cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
         self._most = MOST if strict else None
-        self.cache, self.strict, self.parts = cache, strict, parts.layers
+        self.strict, self.parts = strict, parts.layers
         self.layers = [
             LayerWeights(
                 weights.fuse(attention.module, family.qkv),
@@ -55,7 +59,7 @@ class FusedEngine(Engine):
         self.embedding = parts.embedding.weight
         tied = parts.head.weight.data_ptr() == self.embedding.data_ptr()
         self.head_weight = weights.fuse(model, HEAD, keep=tied)
-        self._notes = weights.notes(self.embedding)
+        self._notes += weights.notes(self.embedding)
         made = (*(weight for layer in self.layers for weight in layer), self.head_weight)
         self.kernels = sorted({weight.kernel for weight in made})
 
@@ -82,6 +86,22 @@ class FusedEngine(Engine):
         if missing:
             hidden = F.pad(hidden, (0, 0, 0, missing))
         return self.head_weight(self.final_norm(hidden), self._most)[:rows]
+
+    def run(
+        self,
+        hidden: Tensor,
+        metadata: AttentionMetadata,
+        chosen: Chosen,
+        states: list[Tensor] | None = None,
+    ) -> Tensor:
+        rows, padding = len(hidden), metadata.token_rows.padding
+        if not padding:
+            return super().run(hidden, metadata, chosen, states)
+        padded = None if states is None else list[Tensor]()
+        hidden = super().run(F.pad(hidden, (0, 0, 0, padding)), metadata, chosen, padded)
+        if states is not None and padded is not None:
+            states += [state[:rows] for state in padded]
+        return hidden[:rows]
 
     def fast(self, variant: str) -> bool:
         return variant in extensions.registered("variant") and bool(self.variant(variant).fast)

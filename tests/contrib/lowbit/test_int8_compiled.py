@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import pytest
-from test_parts_compiled import LIMITS, spilled
+from test_attention_compiled import LIMITS, spilled
 
 pytest.importorskip("triton", exc_type=ImportError)
 

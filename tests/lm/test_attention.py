@@ -1,6 +1,6 @@
-"""Attention over absolute parts (`cuda_graphs.parts`): near float32 attention by torch, and for a
-row of a pass the bits that the row gets alone. Both for the kernels, in Triton's interpreter or on
-a GPU, and for their form in plain torch (`cuda_graphs.on_cpu`).
+"""Attention over absolute parts (`cuda_graphs.attention`): near float32 attention by torch, and for
+a row of a pass the bits that the row gets alone. Both for the kernels, in Triton's interpreter or
+on a GPU, and for their form in plain torch (`cuda_graphs.on_cpu`).
 """
 
 import random
@@ -13,15 +13,15 @@ import torch
 from interpreted import DEVICE, interpreter, kernel
 from torch import Tensor
 
-from skipbench.lm.cuda_graphs import on_cpu, parts
-from skipbench.lm.cuda_graphs.parts import LONGEST
+from skipbench.lm.cuda_graphs import attention, on_cpu
+from skipbench.lm.cuda_graphs.attention import LONGEST
 from skipbench.lm.rows import TokenRows
 
 TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 """Largest norm of a difference from float32 arithmetic, as a share."""
 SCALE = 0.3
 Place = tuple[Tensor, Tensor, Tensor]  # bounds, depth, tree mask
-LAUNCHED = SimpleNamespace(**{name: kernel(parts, name) for name in ("place", "attend_parts")})
+LAUNCHED = SimpleNamespace(**{name: kernel(attention, name) for name in ("place", "attend_parts")})
 KERNELS = pytest.mark.parametrize("of", [LAUNCHED, on_cpu], ids=["kernels", "torch"])
 
 
@@ -66,8 +66,8 @@ def attended(of: Any, one: Pass) -> Tensor:
     table = torch.zeros(one.size, 1, d, device=DEVICE, dtype=one.query.dtype)
     out = [table.new_empty(rows, 1, d) for _ in range(2)]
     target = torch.empty(rows, dtype=torch.int64, device=DEVICE)
-    paths = torch.empty(rows, parts.PATH, dtype=torch.int32, device=DEVICE)
-    part = parts.part_size(one.query.dtype, d)
+    paths = torch.empty(rows, attention.PATH, dtype=torch.int32, device=DEVICE)
+    part = attention.part_size(one.query.dtype, d)
     of.place(bounds, depth, mask, table, table, target, *out, paths, part)
     given = one.query, one.cache, bounds, depth, paths, one.size, one.window, SCALE
     return of.attend_parts(*given).view(one.query.shape)  # type: ignore[no-any-return]
@@ -109,7 +109,7 @@ def drawn_pass(seed: int) -> Pass:
     dtype = draw.choice(list(TOLERANCES))
     d, kv = draw.choice((8, 16, 20, 40, 130)), draw.choice((1, 1, 2))
     group = draw.choice((1, 2, 3, 17 if d == 8 else 4))
-    border = parts.part_size(dtype, d)
+    border = attention.part_size(dtype, d)
     rows = drawn_rows(draw, 6, border)
     window = draw.choice((LONGEST, LONGEST, 1, 7, border, border + 5))
     size = rows.end + draw.choice((0, 1, border))
@@ -186,7 +186,7 @@ def test_place(of: Any) -> None:
         tables = [torch.randn(rows.context_len + 2, 1, 6).to(DEVICE) for _ in range(2)]
         made = [torch.empty(rows.rows, 1, 6, device=DEVICE) for _ in range(2)]
         target = torch.empty(rows.rows, dtype=torch.int64, device=DEVICE)
-        paths = torch.empty(rows.rows, parts.PATH, dtype=torch.int32, device=DEVICE)
+        paths = torch.empty(rows.rows, attention.PATH, dtype=torch.int32, device=DEVICE)
         of.place(*one.place(), *tables, target, *made, paths, border)
         assert target.tolist() == list(range(rows.start, rows.end))
         last = [min(p, rows.context_len + 1) for p in rows.positions]
@@ -195,12 +195,12 @@ def test_place(of: Any) -> None:
         for row, path in enumerate(rows.paths()):
             wanted = list(range(base, rows.context_len))
             wanted += [rows.start + other for other in path]
-            assert paths[row].tolist() == wanted + [-1] * (parts.PATH - len(wanted))
+            assert paths[row].tolist() == wanted + [-1] * (attention.PATH - len(wanted))
 
 
 def chains(dtype: torch.dtype, counts: range) -> list[Pass]:
     """A third each across a border after the first row, before the last, and across none."""
-    border, made = parts.part_size(dtype, 16), []
+    border, made = attention.part_size(dtype, 16), []
     for count in counts:
         start = (border - 1, border + 1 - count, 9)[count % 3]
         made.append(exact_pass(TokenRows.chain(start, count), dtype))
@@ -208,11 +208,11 @@ def chains(dtype: torch.dtype, counts: range) -> list[Pass]:
 
 
 def trees(seed: int, count: int) -> list[Pass]:
-    """Most across a border of parts."""
+    """Most across a border of attention."""
     draw, made = random.Random(seed), []
     for _ in range(count):
         dtype = draw.choice((torch.float32, torch.bfloat16))
-        border, size = parts.part_size(dtype, 16), draw.randint(2, 8)
+        border, size = attention.part_size(dtype, 16), draw.randint(2, 8)
         start = border * draw.randint(1, 2) - draw.randint(0, size)
         rows = TokenRows.tree(start, drawn_tree(draw, size))
         if draw.random() < 0.4:
@@ -254,18 +254,18 @@ def test_a_fault_is_found(of: Any, fault: str, monkeypatch: pytest.MonkeyPatch) 
     def before(one: Pass) -> None:
         if fault == "parts by start":
             odd = one.rows.start % 2
-            for module in (on_cpu, parts):
+            for module in (on_cpu, attention):
                 monkeypatch.setattr(module, "part_size", lambda *_: 32 << odd)
         if fault == "sums by bucket":
             monkeypatch.setattr(
-                on_cpu if of is on_cpu else parts, "CHUNK", 2 if one.size % 128 > 64 else 16
+                on_cpu if of is on_cpu else attention, "CHUNK", 2 if one.size % 128 > 64 else 16
             )
 
     def by_cache_row(bounds: Tensor, *rest: Any) -> None:
         place(bounds, *rest)
         paths, part = rest[-2:]
         base = bounds[1] // part * part
-        paths.copy_(torch.where(paths >= 0, base + torch.arange(parts.PATH, device=DEVICE), -1))
+        paths.copy_(torch.where(paths >= 0, base + torch.arange(attention.PATH, device=DEVICE), -1))
 
     if fault == "ancestors by cache row":
         monkeypatch.setattr(of, "place", by_cache_row)

@@ -1,4 +1,4 @@
-"""Triton kernels of `cuda_graphs.parts` and `ops`, compiled for GPUs that are not here: the
+"""Triton kernels of `cuda_graphs.attention` and `ops`, compiled for GPUs that are not here: the
 interpreter runs code that the compiler refuses. Run as a script it compiles for one architecture
 and prints a line of JSON per kernel.
 """
@@ -49,7 +49,7 @@ def test_every_kernel_compiles_and_spills_nothing(architecture: int) -> None:
 
 
 def compiled(kernel: Any, dtype: str, constants: dict[str, int], warps: int, arch: int) -> Any:
-    """A kernel as `parts` launches it."""
+    """A kernel as `attention` launches it."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -85,15 +85,15 @@ def spilled(made: Any, arch: int) -> tuple[int, int]:
 def main(arch: int) -> None:
     import torch
 
-    from skipbench.lm.cuda_graphs import attention_triton, kernels, parts
+    from skipbench.lm.cuda_graphs import attention, attention_triton, kernels
 
     for dtype, d in DIMS:
         of = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-        part = parts.part_size(of, d)
+        part = attention.part_size(of, d)
         constants = {"d": d, "BLOCK_D": d, "GROUP": 4, "PART": part}
-        constants |= {n: getattr(parts, n) for n in ("PATH", "TILE", "CHUNK")}
+        constants |= {n: getattr(attention, n) for n in ("PATH", "TILE", "CHUNK")}
         for name in ("attend_parts", *("place", "join", *OF_OPS) * (d == 128)):
-            warps = {"attend_parts": parts.warps(of), "rotate_and_write": 1}.get(name, 4)
+            warps = {"attend_parts": attention.warps(of), "rotate_and_write": 1}.get(name, 4)
             kernel = getattr(kernels if name in OF_OPS else attention_triton, name)
             given = constants | OF_OPS.get(name, {})
             made = compiled(kernel, dtype, given, warps, arch)

@@ -1,0 +1,130 @@
+"""Graphs that are held: within their bound, and right where memory for one more is not there."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from conftest import make_method, random_lm, rest_slow
+from test_graphs import PROMPT, captured, graphs, text
+from test_graphs import short_buckets as short_buckets  # a fixture
+
+from skipbench.decode.loop import generate
+from skipbench.errors import NotStrictError
+from skipbench.lm.cuda_graphs import device
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.model import LM
+
+DRAWN = [  # chains, trees, windows of guesses
+    ("uniform", "method.ratio=0.3", "method.stop.threshold=0"),
+    ("swift", "method.tree=[10,5,3,1]"),
+    ("swift", "method.tree=[4,3,2,1]", "method.stop.threshold=0"),
+    ("clasp", "method.stop.threshold=0"),
+    ("recycling", "method.nodes=40"),
+    ("lookahead",),
+    ("prompt-lookup", "method.ngram=1"),
+]
+
+
+@pytest.mark.parametrize("prompts", rest_slow([12, 300], lambda n: n == 12))
+def test_keys_stay_within_their_bound(prompts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "MOST_GRAPHS", 1)  # two keys for each row count are left
+    lm, fused, r = graphs(capacity=220), random_lm("llama", "fused"), Random(prompts)
+    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
+    part.most = part.most if prompts > 12 else 5
+    methods, vanilla = [make_method(*words) for words in DRAWN], make_method("vanilla")
+    for _ in range(prompts):
+        prompt = [r.randrange(61) for _ in range(r.choice([2, 9, 30, 60, 120]))]
+        length, method = r.randrange(2, 40), r.choice(methods)
+        if r.random() < 0.3:
+            lm.engine.capture_ahead(len(prompt), len(prompt) + length)
+        wanted = generate(fused, vanilla, prompt, length).tokens
+        assert generate(lm, method, prompt, length).tokens == wanted, method.name
+        assert len(captured(lm)) <= part.most
+    assert len(captured(lm)) == part.most
+
+
+class Short(EagerCapture):
+    """Memory ends at the capture `at`, once or for as long as `lasts`."""
+
+    at, lasts, count = -1, False, 0
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.count += 1
+        if self.count == self.at or (self.lasts and self.count > self.at >= 0):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().capture(work)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LM, Any, Short, set[device.Key]]]:
+    """A model, its graphs, what captures them, and the keys of a text."""
+    lm = graphs()
+    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
+    part.capture = Short(part.capture.device)
+    part.forget()
+    text(lm, make_method("uniform"), 40)
+    yield lm, part, part.capture, set(part.table)
+
+
+def forget(part: Any, at: int, lasts: bool) -> None:
+    part.forget()
+    part.capture.at, part.capture.lasts, part.capture.count = at, lasts, 0
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("step", rest_slow([1, 11], lambda n: n == 11))
+def test_memory_that_ends_at_any_capture_ends_for_one_text(
+    short: Any, step: int, lasts: bool
+) -> None:
+    lm, part, capture, keys = short
+    method, wanted = (
+        make_method("uniform"),
+        text(random_lm("llama", "fused"), make_method("vanilla"), 40),
+    )
+    assert capture.count >= 50
+    for at in range(1, 51, step):
+        forget(part, at, lasts)
+        assert text(lm, method, 40) == wanted, at
+        assert "no memory left for graphs of" in " ".join(lm.notes())
+        capture.lasts = False
+        assert text(lm, method, 40) == wanted, at
+        assert set(part.table) == keys, f"graphs again after capture {at}"
+
+
+def test_other_keys_go_before_the_engine_gives_up(short: Any) -> None:
+    lm, part, capture, keys = short
+    capture.at = capture.count + 3
+    prompt = PROMPT * 4
+    tokens = generate(lm, make_method("uniform"), prompt, 40).tokens
+    assert (
+        tokens == generate(random_lm("llama", "fused"), make_method("vanilla"), prompt, 40).tokens
+    )
+    assert not part.lacked and capture.count > capture.at
+    assert 0 < len(keys & set(part.table)) < len(keys)
+
+
+@pytest.mark.parametrize("at", [1, 13, 30, 45])
+def test_strict_ends_a_text_that_memory_does_not_suffice_for_and_no_other(
+    short: Any, at: int
+) -> None:
+    lm, part, capture, keys = short
+    method, wanted, part.strict = make_method("uniform"), text(lm, make_method("uniform"), 40), True
+    forget(part, at, True)
+    for _ in range(2):
+        with pytest.raises(NotStrictError, match=r"cpu has no memory left for graphs of \d+ rows"):
+            text(lm, method, 40)
+    capture.lasts = False
+    assert text(lm, method, 40) == wanted and set(part.table) == keys
+
+
+def test_growth_tries_again(short: Any) -> None:
+    lm, part, capture, keys = short
+    forget(part, 3, True)
+    text(lm, make_method("uniform"), 40)
+    assert not part.table
+    lm.allocate(400)  # no memory for the engine's own test, either
+    capture.lasts = False
+    text(lm, make_method("uniform"), 40)
+    assert lm.engine.name == "cuda_graphs" and set(part.table) == keys
