@@ -2,7 +2,7 @@
 a stop string, with counts and time.
 """
 
-import dataclasses
+import copy
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -170,14 +170,7 @@ class Stream:
     @property
     def so_far(self) -> Answer:
         """The answer up to the last piece that was read."""
-        answer = self._answer
-        return dataclasses.replace(
-            answer,
-            tokens=list(answer.tokens),
-            logprobs=list(answer.logprobs),
-            per_round=list(answer.per_round),
-            sources=dict(answer.sources),
-        )
+        return copy.deepcopy(self._answer)
 
     @property
     def answer(self) -> Answer:

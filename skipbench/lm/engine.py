@@ -16,6 +16,9 @@ Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
 Chosen = tuple[tuple[int, ...], str]
 """Sub-layers of a pass, and the variant of their weights; empty for their own."""
 
+States = list[Tensor] | None
+"""Receives the states of a pass, where it is a list."""
+
 
 class CapturedGraphs(NamedTuple):
     """CUDA graphs captured so far, the seconds that took, and what those that are held take."""
@@ -84,11 +87,7 @@ class Engine:
         return 0
 
     def run(
-        self,
-        hidden: Tensor,
-        metadata: AttentionMetadata,
-        chosen: Chosen,
-        states: list[Tensor] | None = None,
+        self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen, states: States = None
     ) -> Tensor:
         """Runs sub-layers in turn, each on its device, [T, D] -> [T, D].
 
@@ -107,7 +106,7 @@ class Engine:
             self.keep(states, hidden)
         return hidden
 
-    def keep(self, states: list[Tensor] | None, state: Tensor) -> None:
+    def keep(self, states: States, state: Tensor) -> None:
         """Appends a state that no later pass overwrites, where states are asked for."""
         if states is not None:
             kept = state.clone() if self.result_is_borrowed else state

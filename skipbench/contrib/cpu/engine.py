@@ -11,7 +11,7 @@ from skipbench.contrib.cpu.native import compiled, source_of
 from skipbench.contrib.cpu.native_pass import NativePass, native_pass
 from skipbench.contrib.cpu.sublayers import CpuAttention, CpuMlp
 from skipbench.contrib.cpu.weights import CpuWeights
-from skipbench.lm.engine import Chosen, Sublayer
+from skipbench.lm.engine import Chosen, States, Sublayer
 from skipbench.lm.fused.engine import FusedEngine
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.metadata import AttentionMetadata
@@ -36,11 +36,7 @@ class CpuEngine(FusedEngine):
         return super().made_of(layers, variant)
 
     def run(
-        self,
-        hidden: Tensor,
-        metadata: AttentionMetadata,
-        chosen: Chosen,
-        states: list[Tensor] | None = None,
+        self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen, states: States = None
     ) -> Tensor:
         if (
             self._native is None

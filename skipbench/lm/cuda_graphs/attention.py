@@ -37,17 +37,9 @@ def _block(d: int) -> int:
 
 @custom_op("skipbench::place", mutates_args=("target", "cos", "sin", "paths"), device_types="cuda")
 def place(
-    bounds: Tensor,
-    depth: Tensor,
-    tree_mask: Tensor,
-    all_cos: Tensor,
-    all_sin: Tensor,
-    target: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    paths: Tensor,
-    part: int,
-) -> None:
+    bounds: Tensor, depth: Tensor, tree_mask: Tensor, all_cos: Tensor, all_sin: Tensor,
+    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, part: int,
+) -> None:  # fmt: skip
     """Fills what depends on the places of a pass: `target` to `paths`.
 
     Args:
@@ -77,15 +69,9 @@ place.register_fake(lambda *_: None)
 
 @custom_op("skipbench::attend_parts", mutates_args=(), device_types="cuda")
 def attend_parts(
-    query: Tensor,
-    cache: Tensor,
-    bounds: Tensor,
-    depth: Tensor,
-    paths: Tensor,
-    size: int,
-    window: int,
-    scale: float,
-) -> Tensor:
+    query: Tensor, cache: Tensor, bounds: Tensor, depth: Tensor, paths: Tensor, size: int,
+    window: int, scale: float,
+) -> Tensor:  # fmt: skip
     """Attention of `query` [R, H, d] at their positions over `cache` [_, 2 KV, d], where the keys
     and values of the pass are already: [R, H * d].
 

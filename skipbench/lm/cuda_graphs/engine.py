@@ -26,7 +26,7 @@ from skipbench.lm.cuda_graphs.device import DeviceGraphs
 from skipbench.lm.cuda_graphs.ops import at_hand
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
-from skipbench.lm.engine import CapturedGraphs, Chosen, Engine, Sublayer
+from skipbench.lm.engine import CapturedGraphs, Chosen, Engine, States, Sublayer
 from skipbench.lm.families import parts_of
 from skipbench.lm.fused.engine import FusedEngine, fused_engine
 from skipbench.lm.fused.weights import LayerWeights
@@ -144,11 +144,7 @@ class CudaGraphsEngine(Engine):
         return self.fused.variant_bytes()
 
     def run(
-        self,
-        hidden: Tensor,
-        metadata: AttentionMetadata,
-        chosen: Chosen,
-        states: list[Tensor] | None = None,
+        self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen, states: States = None
     ) -> Tensor:
         if self.one_device and states is None:
             (graphs,) = self.graphs.values()

@@ -20,17 +20,9 @@ from skipbench.lm.llama import silu_times as silu_times  # as it is
 
 
 def place(
-    bounds: Tensor,
-    depth: Tensor,
-    tree_mask: Tensor,
-    all_cos: Tensor,
-    all_sin: Tensor,
-    target: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    paths: Tensor,
-    part: int,
-) -> None:
+    bounds: Tensor, depth: Tensor, tree_mask: Tensor, all_cos: Tensor, all_sin: Tensor,
+    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, part: int,
+) -> None:  # fmt: skip
     context_len, written = int(bounds[1]), int(bounds[2])
     target.copy_(written + torch.arange(len(depth)))
     own = (context_len + depth).clamp(max=len(all_cos) - 1)
@@ -43,15 +35,9 @@ def place(
 
 
 def attend_parts(
-    query: Tensor,
-    cache: Tensor,
-    bounds: Tensor,
-    depth: Tensor,
-    paths: Tensor,
-    size: int,
-    window: int,
-    scale: float,
-) -> Tensor:
+    query: Tensor, cache: Tensor, bounds: Tensor, depth: Tensor, paths: Tensor, size: int,
+    window: int, scale: float,
+) -> Tensor:  # fmt: skip
     (_, context_len, _), d = bounds.tolist(), query.shape[2]
     part, outs = part_size(query.dtype, d), []
     base = context_len // part * part

@@ -63,16 +63,9 @@ silu_times.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1] // 2))
 
 @custom_op("skipbench::rotate_and_write", mutates_args=("cache",), device_types="cuda")
 def rotate_and_write(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    cache: Tensor,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    q_eps: float,
-    k_eps: float,
-) -> Tensor:
+    qkv: Tensor, cos: Tensor, sin: Tensor, target: Tensor, cache: Tensor, q_norm: Tensor | None,
+    k_norm: Tensor | None, q_eps: float, k_eps: float,
+) -> Tensor:  # fmt: skip
     """Queries [R, H, d] of `qkv` [R, H + 2 KV, d] at their positions; keys and values go to the
     rows `target` of `cache` [_, 2 KV, d].
     """

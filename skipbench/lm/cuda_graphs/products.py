@@ -174,17 +174,9 @@ gated.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0
 
 @custom_op("skipbench::qkv_rotated", mutates_args=("cache",), device_types="cuda")
 def qkv_rotated(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    norm: Tensor | None,
-    eps: float,
-    cos: Tensor,
-    sin: Tensor,
-    target: Tensor,
-    cache: Tensor,
-    kv: int,
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, norm: Tensor | None, eps: float, cos: Tensor,
+    sin: Tensor, target: Tensor, cache: Tensor, kv: int,
+) -> Tensor:  # fmt: skip
     """`ops.rotate_and_write` of `linear`: queries [R, H, d] of `x` [R, K] and a weight
     [(H + 2 KV) d, K] at their positions; keys and values go to the rows `target` [R] of `cache`
     [_, 2 KV, d].

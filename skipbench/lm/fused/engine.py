@@ -13,7 +13,7 @@ from torch import Tensor
 from skipbench.config import extensions
 from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
-from skipbench.lm.engine import Chosen, Engine, Sublayer
+from skipbench.lm.engine import Chosen, Engine, States, Sublayer
 from skipbench.lm.families import HEAD, parts_of
 from skipbench.lm.fused.sublayers import Attention, Mlp
 from skipbench.lm.fused.weights import LayerWeights, Weights
@@ -88,11 +88,7 @@ class FusedEngine(Engine):
         return self.head_weight(self.final_norm(hidden), self._most)[:rows]
 
     def run(
-        self,
-        hidden: Tensor,
-        metadata: AttentionMetadata,
-        chosen: Chosen,
-        states: list[Tensor] | None = None,
+        self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen, states: States = None
     ) -> Tensor:
         rows, padding = len(hidden), metadata.token_rows.padding
         if not padding:
