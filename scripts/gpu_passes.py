@@ -102,7 +102,7 @@ def passes(small: bool) -> Figures:
                 yield of | {"rows": rows, "plan": "whole", "ms": ms} | share
             ms = milliseconds(lm, context, 1, half, calls)
             yield of | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
-        yield line
+        yield line | lm.engine.captured()._asdict()
 
 
 @torch.inference_mode()

@@ -1,5 +1,5 @@
-"""Proofs at load: a traced layer has the logits of the model's own forward pass, tokens one by one
-have the bits of its own, and verified rows have the bits that each has alone.
+"""Proofs at load: a traced layer has the logits of the model's own forward pass, and verified rows
+have the bits that each has alone.
 """
 
 import itertools
@@ -66,23 +66,6 @@ def prove(lm: Any, family: Family) -> str:
         f"model's own forward pass over {TOKENS} tokens and a tree (logits differ by "
         f"{max(gaps):.1g} at most, of {float(wanted.abs().max()):.3g})"
     )
-
-
-@torch.inference_mode()
-def has_own_bits(lm: Any) -> bool:
-    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
-    model's own passes with its own cache: as `generate` decodes.
-    """
-    lm.allocate(TOKENS)
-    tokens = probe_tokens(lm.model)
-    lm.prefill(tokens[0, :COMMITTED].tolist())
-    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
-    for at in range(COMMITTED, TOKENS):
-        token, cache = tokens[:, at : at + 1], own.past_key_values
-        own = lm.model(token, past_key_values=cache, use_cache=True)
-        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
-        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
-    return equal
 
 
 class RowBits(NamedTuple):

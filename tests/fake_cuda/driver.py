@@ -92,7 +92,7 @@ def no_driver(journal: Journal) -> Iterator[tuple[pytest.MonkeyPatch, Machine]]:
             "CUDAGraph": partial(Graph, machine), "current_stream": machine.stream,
             "set_stream": machine.set_stream, "stream": selected, "device": on_device,
             "graph_pool_handle": object, "empty_cache": lambda: None,
-            "mem_get_info": lambda *_: (1 << 40, 1 << 40),
+            "mem_get_info": lambda *_: (64 << 30, 80 << 30),
         }  # fmt: skip
         for name, value in cuda.items():
             p.setattr(torch.cuda, name, value)

@@ -20,7 +20,9 @@ from skipbench.decode.processors import process_by, until
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.lm.model import LM
-from skipbench.lm.proof import has_own_bits
+from skipbench.lm.proof import COMMITTED
+from skipbench.lm.rows import TokenRows
+from skipbench.lm.traced import TOKENS, probe_tokens
 from skipbench.models.generation import output, read_call, stop_criterion
 
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
@@ -56,6 +58,23 @@ def custom_generate(
             machine or in a precision where it cannot be kept.
     """
     return CustomGenerate(method, engine, overrides, strict)
+
+
+@torch.inference_mode()
+def has_own_bits(lm: LM) -> bool:
+    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
+    model's own passes with its own cache: as `generate` decodes.
+    """
+    lm.allocate(TOKENS)
+    tokens = probe_tokens(lm.model)
+    lm.prefill(tokens[0, :COMMITTED].tolist())
+    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
+    for at in range(COMMITTED, TOKENS):
+        token, cache = tokens[:, at : at + 1], own.past_key_values
+        own = lm.model(token, past_key_values=cache, use_cache=True)
+        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
+        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
+    return equal
 
 
 class CustomGenerate:

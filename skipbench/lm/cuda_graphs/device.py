@@ -171,16 +171,14 @@ class DeviceGraphs:
 
     def _found(self, key: Key) -> Captured | None:
         """The graphs of a key, captured where they are not there; `None` where memory is full."""
-        held = self.table.pop(key, None)
-        if held is None:
-            if len(self.table) >= self.most:
-                del self.table[next(iter(self.table))]
-            held = self._within_memory(lambda: self._capture(key))
+        held = self.table.pop(key, None) or self._within_memory(lambda: self._capture(key))
         if held is None:
             graphs = f"graphs of {key.rows} rows over {key.size} cache rows"
             self.lacked = f"{self.capture.device} has no memory left for {graphs}"
-        else:
-            self.table[key] = held
+            return None
+        self.table[key] = held
+        if len(self.table) > self.most:
+            del self.table[next(iter(self.table))]
         return held
 
     def _whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay | None:
@@ -201,9 +199,11 @@ class DeviceGraphs:
 
     def _within_memory(self, capture: Callable[[], T]) -> T | None:
         """What a capture made, with its seconds and bytes booked. Where memory is full, keys that
-        the text at hand did not use go, the longest unused half first; if none is left, `None`, and
-        nothing more is captured for this text.
+        the text at hand does not use go, the longest unused half first; if none is left, `None`,
+        and nothing more is captured for this text.
         """
+        if self._full:
+            return None
         began, free = time.perf_counter(), self.capture.free_bytes()
         try:
             while not self._full:
@@ -213,6 +213,7 @@ class DeviceGraphs:
                     if not out_of_memory(error):
                         raise
                 others = [key for key in self.table if key not in self._text]
+                others = others or [*self.table][: -2 * len(ROW_STEPS)]  # as those of shorter texts
                 for key in others[: len(others) // 2 + 1]:
                     del self.table[key]
                 self._full = not others
@@ -285,5 +286,6 @@ class DeviceGraphs:
         return self._record(run_all).replay
 
     def _record(self, work: Work) -> Graph:
+        made = Graph(work, self.capture.capture(work))
         self.graphs += 1
-        return Graph(work, self.capture.capture(work))
+        return made
