@@ -55,7 +55,7 @@ class Captured:
         prepare: makes tables and paths of the rows that are loaded.
         sublayers: by number; an MLP's graph is shared by all buckets.
         whole: several sub-layers behind their preparation in one graph, by their numbers: all, and
-            sets that are used often, also over another bucket; the one used last at the end.
+            sets that are used often; the one used last at the end.
         uses: of sets without a graph.
     """
 
@@ -228,11 +228,19 @@ class DeviceGraphs:
         `start` to `end`; what was used last comes first, and what does not fit is left out.
         """
         total, wanted = len(self.cache.rows[0]), list[Key]()
-        for kind in dict.fromkeys(key._replace(size=0) for key in reversed(self.table)):
+        sets = dict[Key, set[tuple[int, ...]]]()
+        for key, held in reversed(self.table.items()):
+            sets.setdefault(key._replace(size=0), set()).update(held.whole)
+        for kind in sets:
             ends = range(start + kind.rows, min(end + kind.rows, total) + 1)
             wanted += [kind._replace(size=s) for s in dict.fromkeys(bucket(n, total) for n in ends)]
         for key in wanted[: self.most]:
-            self._found(key)
+            if (ahead := self._found(key)) is None:
+                return
+            for numbers in sets[key._replace(size=0)] - ahead.whole.keys():
+                if len(ahead.whole) < SETS:
+                    ahead.uses[numbers] = USES
+                    self._whole(ahead, numbers)
 
     def _capture(self, key: Key) -> Captured:
         newest = [*reversed(self.table.values())]
@@ -250,9 +258,8 @@ class DeviceGraphs:
                     held.sublayers[s] = alike.sublayers[s]
                 else:
                     held.sublayers[s] = self._record(block.work(buffers, key.size, key.own))
-            everything = [self._all] if len(held.sublayers) == len(self._all) else []
-            for numbers in alike.whole if alike else everything:  # no graph spans two devices
-                held.whole[numbers] = self._record_whole(held, numbers)
+            if len(held.sublayers) == len(self._all):  # no graph spans two devices
+                held.whole[self._all] = self._record_whole(held, self._all)
         return held
 
     def _capture_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
