@@ -25,7 +25,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.metrics.host import Timed
-from skipbench.profile.clock import WAIT, Clock
+from skipbench.profile.clock import Clock
 from skipbench.runs.record import Round, Verified
 
 
