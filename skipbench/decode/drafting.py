@@ -10,14 +10,16 @@ from torch import Tensor
 
 from skipbench.config.configurable import Positive
 from skipbench.decode.draft import Draft, State, Verification
-from skipbench.decode.draft_pass import DraftPass, read_later
 from skipbench.decode.method import Method
 from skipbench.decode.stopping import StopRule
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.lm.cache import read_later
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import Prices
 
+Passes = Callable[[list[int] | Tensor], Tensor]
+"""A token, which follows those before -> the draft's logits [1, V] after it."""
 CONFIDENCE_CLASSES = (0.5, 0.8, 0.95)  # SWIFT section 4.2.2: (0, .5], (.5, .8], (.8, .95], (.95, 1]
 
 
@@ -130,23 +132,39 @@ class SkipMethod(Method):
             self.draft_log["skip"].append([len(self.draft_log["steps"]), str(plan)])
             self.stop.priced(state, plan, self.given_prices)
         steps = min(self.stop.begin_draft(), budget)
-        passes = DraftPass(state, plan, self.exit_sublayer, first)
+        passes = self._passes(state, plan, first)
         if not self.tree:
             return self._chain(state, passes, steps, unread)
         if state.sampler.greedy:
             return self._chain_with_leaves(state, passes, steps)
         return self._sampled_tree(state, passes, steps)
 
-    def _chain(self, state: State, passes: DraftPass, steps: int, unread: bool) -> Draft:
+    def _passes(self, state: State, plan: DraftPlan, first: Tensor | None) -> Passes:
+        """Passes of one row by the draft's plan, of which the first may be known."""
+        lm, end, rows = state.lm, self.exit_sublayer, itertools.count(state.lm.cache.length)
+        self._early = list[list[Tensor]]()  # states of every pass that early exit shares
+
+        def logits(token: list[int] | Tensor) -> Tensor:
+            row = TokenRows.chain(next(rows), 1)
+            if first is not None and row.start == lm.cache.length:
+                return first
+            states = None if end is None else list[Tensor]()
+            if states is not None:
+                self._early.append(states)
+            return lm.head(lm.run(lm.embed(token), row, plan, 0, end, states), plan)
+
+        return logits
+
+    def _chain(self, state: State, passes: Passes, steps: int, unread: bool) -> Draft:
         q = list[Tensor]()
         found = [token for token, _, _ in self._steps(state, passes, steps, q)]
         chain = torch.cat(found) if found else None
         tokens = [0] * len(found) if unread or chain is None else chain.tolist()
         late, shares, n = chain if unread else None, dict(enumerate(q, -1)), len(found)
         drafted = Draft(tokens, None, shares, n, passes=n, plan=self._drafted)
-        return replace(drafted, early_exit_states=passes.early, unread=late)
+        return replace(drafted, early_exit_states=self._early, unread=late)
 
-    def _chain_with_leaves(self, state: State, passes: DraftPass, steps: int) -> Draft:
+    def _chain_with_leaves(self, state: State, passes: Passes, steps: int) -> Draft:
         found = list[Tensor]()
         for token, probability, logits in self._steps(state, passes, steps, []):
             best = logits[0].topk(min(max(self.tree), logits.shape[-1])).indices
@@ -154,18 +172,18 @@ class SkipMethod(Method):
             found.append(torch.cat([x.double() for x in (probability, token, best)]))
         return self._tree(torch.stack(found).tolist() if found else [], [])
 
-    def _sampled_tree(self, state: State, passes: DraftPass, steps: int) -> Draft:
+    def _sampled_tree(self, state: State, passes: Passes, steps: int) -> Draft:
         """Which the host reads in every step."""
         token, nodes, q = [state.pending], list[list[float]](), list[Tensor]()
         for _ in range(steps):
-            nodes.append(self._children(state, self.fitted(passes.logits(token)), q))
+            nodes.append(self._children(state, self.fitted(passes(token)), q))
             if self.stop.ends(nodes[-1][0]):
                 break
             token = [int(nodes[-1][1])]
         return self._tree(nodes, q)
 
     def _steps(
-        self, state: State, passes: DraftPass, steps: int, q: list[Tensor]
+        self, state: State, passes: Passes, steps: int, q: list[Tensor]
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Per step of a chain the token [1], its confidence [1] and the logits [1, V]. Tokens stay
         on the device and go from one step into the next; the host reads confidences if the stop
@@ -178,7 +196,7 @@ class SkipMethod(Method):
                 self._confidence += read()
                 if self.stop.ends(self._confidence[-1]) or self._ended(state, token):
                     return
-            logits = self.fitted(passes.logits(token))
+            logits = self.fitted(passes(token))
             token, probability = self._next(state, logits, q)
             yield token, probability, logits
             read = read_later(probability) if self.stop.reads_confidence else None

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from skipbench.decode.draft import Draft, Launched, State, Verification
-from skipbench.decode.draft_pass import read_later
 from skipbench.decode.method import Method
 from skipbench.decode.sampling import Logprob, choices, finite_best, logprobs
 from skipbench.decode.verify import verify_greedy, verify_sampling
-from skipbench.lm.cache import upload
+from skipbench.lm.cache import read_later, upload
 from skipbench.lm.rows import TokenRows
 from skipbench.profile.clock import PASS, WAIT, Clock
 from skipbench.runs.record import Round

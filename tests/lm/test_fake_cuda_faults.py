@@ -21,13 +21,12 @@ from fake_cuda import (
 from test_fake_cuda import PROMPT, decoded, excess
 from test_fake_cuda_tokens import one_device, two_devices
 
-from skipbench.decode import draft_pass
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import SkipMethod
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import best_tokens, choices
 from skipbench.lm import metadata
-from skipbench.lm.cache import KVCache, upload
+from skipbench.lm.cache import KVCache, read_later, upload
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture
@@ -110,11 +109,11 @@ FAULTY: dict[str, tuple[Any, str, str, Case, str]] = {
         ("vanilla", "greedy", "fused", "fp32"), "lm/fused/sublayers.py",
     ),
     "confidence before its event": (
-        draft_pass.read_later, "arrived.synchronize()", "pass", ("chain",), "decode/draft_pass.py",
+        read_later, "arrived.synchronize()", "pass", ("chain",), "lm/cache.py",
     ),
     "event on another stream": (
-        draft_pass.read_later, "arrived.record(torch.cuda.current_stream(values.device))",
-        "arrived.record()", ("chain", "two"), "decode/draft_pass.py",
+        read_later, "arrived.record(torch.cuda.current_stream(values.device))",
+        "arrived.record()", ("chain", "two"), "lm/cache.py",
     ),
     "index on another device": (
         KVCache.keep, "upload(kept, device)", "upload(kept, self.devices[0])",
