@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -110,16 +110,27 @@ class Verification:
         return len(self.draft.first_choices().intersection(self.accepted))
 
 
-class Launched(NamedTuple):
-    """A pass that the host has not waited for: the token that it chose, how to read it, the turn of
-    the cache that it belongs to, and moments of the clock.
+@dataclass(frozen=True)
+class Launched:
+    """A pass of a verification that the host has not read.
+
+    Attributes:
+        logits, hidden_states: after the pending token and every node [n + 1, V], and as of
+            `Verification`.
+        best, read: the best tokens [n + 1] on the device, -1 where logits are not finite, and how
+            to read them, the draft's unread ones behind; `None` where more than them is read.
+        switches: the turn of the cache that it belongs to.
+        began, ended: moments of the clock.
     """
 
-    best: Tensor
-    read: Callable[[], list[Any]]
-    switches: int
-    began: Any
-    ended: Any
+    draft: Draft
+    logits: Tensor
+    hidden_states: list[Tensor] = field(default_factory=list)
+    best: Tensor | None = None
+    read: Callable[[], list[Any]] | None = None
+    switches: int = 0
+    began: Any = None
+    ended: Any = None
 
 
 Finish = Literal["eos", "length"]
@@ -157,7 +168,7 @@ class State:
         self.top_logprobs = top_logprobs
         self.finish: Finish | None = None
         self.launched: Launched | None = None  # the pass of the next round
-        self.strategy = ""  # of `rounds.STRATEGIES`, how rounds are advanced
+        self.late = False  # rounds are launched before the host reads the ones before
         self.host = NO_HOST  # the host's part of the method's rounds, where it is known
 
     @property

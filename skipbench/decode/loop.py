@@ -19,7 +19,7 @@ import torch
 
 from skipbench.decode.draft import Finish, Process, State
 from skipbench.decode.method import Method, MethodCopies
-from skipbench.decode.rounds import STRATEGIES, prefill
+from skipbench.decode.rounds import advance, prefill
 from skipbench.decode.sampling import Logprob, Sampler
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
@@ -35,7 +35,8 @@ class Generation:
 
     Attributes:
         verified: how rounds were verified, per first round of a change.
-        strategy: how rounds were advanced, one of `STRATEGIES`.
+        strategy: `late` where rounds were launched before the host read those before, else
+            `in_turn`.
     """
 
     tokens: list[int]
@@ -113,7 +114,8 @@ def generate(
     how = [step.verified for step in steps]  # of the prefill None
     changes = [(n, now) for n, now in enumerate(how[1:]) if now is not None and now != how[n]]
     rounds = [step.round for step in steps if step.round is not None]
-    return Generation(state.output, rounds, seconds, state.finish, changes, state.strategy)
+    strategy = "late" if state.late else "in_turn"
+    return Generation(state.output, rounds, seconds, state.finish, changes, strategy)
 
 
 @torch.inference_mode()
@@ -181,9 +183,9 @@ def _steps(state: State, method: Method, clock: Clock) -> Iterator[Step]:
     method.begin(state)
     clock.mark("adapt")
     yield Step(state.output, [""], logprobs=found)
-    state.strategy = "late" if state.reads_late and not method.drafts else "in_turn"
+    state.late = state.reads_late and not method.drafts
     while state.finish is None:
-        verification, counts = STRATEGIES[state.strategy](state, method, clock)
+        verification, counts = advance(state, method, clock)
         draft = verification.draft
         how = Verified(  # everything but the number of nodes that the time depends on
             extra_rows=len(draft.tokens) - counts.nodes,

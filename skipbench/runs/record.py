@@ -89,7 +89,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     error: str | None = None
     looped: bool = False  # the output ends in a repetition loop
     round_s: list[Time] = []  # per round, adaptation included
-    strategy: str = ""  # how its rounds were advanced, `decode.rounds.STRATEGIES`
+    strategy: str = ""  # `in_turn`, or `late`: a round is launched before the last is read
     lossless: Lossless | None = None  # how its tokens compare with vanilla's
     divergence: Divergence | None = None
     skip: str = ""  # skip set at the end of the output
