@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from skipbench.report.tables.formats import write
-from skipbench.report.tables.stored import read_table
+from skipbench.report.tables.stored import read_summary, table_of
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
@@ -83,7 +83,7 @@ def _cells(line: str) -> list[str]:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
     for path in STORED:
-        made = write(read_table(path))
+        made = write(table_of(read_summary(path)))
         for suffix in ("md", "csv"):  # all.csv can be made of the summary beside them
             path.with_suffix(f".{suffix}").write_text(made[suffix])
     README.write_text(written(README.read_text(), TABLE.read_text()))

@@ -25,7 +25,7 @@ AboveZero = Annotated[float, Meta(gt=0, title="a number above 0")]
 OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
-Over = Annotated[str | None, "a method, such as swift: paired ratios to it, with intervals"]
+Over = Annotated[str, "a method, such as swift: paired ratios to it, with intervals"]
 Minutes = Annotated[
     AboveZero | None,
     Meta(title="a number above 0"),
@@ -74,7 +74,7 @@ class Compared(Command):
     """What a cell, several methods and a sweep take, and base of the command that ranks methods."""
 
     columns: Columns = ()
-    over: Over = None
+    over: Over = ""
     minutes: Minutes = None
     json: Json = False
 

@@ -74,7 +74,7 @@ class Table(Planned):
     """
 
     columns: Columns = ()
-    over: Over = None
+    over: Over = ""
     minutes: Minutes = None
     formats: Annotated[Names, "of md, csv, html, tabular.tex; md and csv without it"] = ()
     render_only: RenderOnly = False

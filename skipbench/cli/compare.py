@@ -26,7 +26,7 @@ from skipbench.report.compared import BASELINE, Comparison, check_over, conclude
 from skipbench.report.tables import model
 from skipbench.report.tables.formats import DEFAULT, for_terminal, write
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import stored_table, summary
+from skipbench.report.tables.stored import Summary, table_of
 from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
 from skipbench.runs.run import Run, plain
@@ -60,13 +60,13 @@ def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
         if cell.run is not None:
             show_run(structs.replace(cell.run, label=cell.config.label), asked.columns)
     if len(cells) > 1 and runs:
-        first, over = cells[0].config, asked.over if has(runs, asked.over) else ""
+        first = cells[0].config
         name = f"methods-{first.model.name}-{first.dataset.name}"
         name = name if first.label is None else "sweep"
-        stored = summary(name, "", runs, asked.columns, over=over)
-        table = stored_table(stored, runs=runs)
+        stored = Summary(name, "", runs, asked.columns, over=possible(asked.over, runs))
+        table = table_of(stored)
         text = "" if is_json() else for_terminal(table)
-        write_table(first.results / "tables" / name, table, text, stored=stored)
+        write_table(first.results / "tables" / name, table, text, stored=stored.text)
     errors = {cell.config.label or cell.name: cell.error for cell in cells if cell.error}
     if len(errors) == len(cells) and len({*map(reason_of, errors.values())}) == 1:
         raise next(iter(errors.values()))
@@ -76,9 +76,9 @@ def run_cells(cells: Sequence[Cell], asked: Compared) -> None:
         sys.exit(2 if len(errors) == len(cells) else 1)
 
 
-def has(runs: Sequence[Run], over: str | None) -> bool:
-    """True if ratios to the method `over` can be given: it did not fail."""
-    return over == BASELINE or over in [run.method for run in runs if run.metrics]
+def possible(over: str, runs: Sequence[Run]) -> str:
+    """The method `over`, if ratios to it can be given: it did not fail; else empty."""
+    return over if over in [BASELINE, *(run.method for run in runs if run.metrics)] else ""
 
 
 def write_table(
@@ -120,14 +120,14 @@ def run_compare(asked: Compare) -> None:
     if not measured:  # vanilla failed, too
         raise next((cell.error for cell in cells if cell.error), SkipbenchError("; ".join(notes)))
     notes.insert(0, "vanilla against itself is the noise of this machine")
-    name, over = f"compare-{measured[0].model}", asked.over if has(measured, asked.over) else ""
+    name, over = f"compare-{measured[0].model}", possible(asked.over, measured)
     recommendation, *commands = advice(comparison, settings)
-    stored = summary(name, "", measured, asked.columns, [*notes, recommendation], over)
+    stored = Summary(name, "", measured, asked.columns, [*notes, recommendation], over)
     # its last line is said below
-    shown = row_table(measured, asked.columns, "", notes, name, over or "")
+    shown = row_table(measured, asked.columns, "", notes, name, over)
     text = json.dumps([plain(run) for run in runs]) if asked.json else for_terminal(shown)
     path = results_of(asked.settings) / "tables" / name
-    write_table(path, stored_table(stored, runs=measured), text, stored=stored)
+    write_table(path, table_of(stored), text, stored=stored.text)
     for line in (recommendation, *commands):
         (say if asked.json else show)(line)
 

@@ -50,8 +50,8 @@ def run_figure(asked: Figure) -> None:
 
 def _forest(path: Path) -> None:
     """Draws the comparison of a stored table, into the folder `figures` beside that of tables."""
-    with readable(path, "write it with python -m skipbench table NAME"):
-        runs, place = read_summary(read_bytes(path) or b"").runs, path.parent.parent / "figures"
+    runs, place = [*read_summary(path).runs], path.parent.parent / "figures"
+    with readable(path):
         _say(save(forest(rows_of(runs)), runs, place / path.stem, below(runs)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from skipbench.cli.commands import Table
-from skipbench.cli.compare import has, write_table
+from skipbench.cli.compare import possible, write_table
 from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
 from skipbench.cli.plan import show_plan
@@ -22,13 +22,14 @@ from skipbench.report.compared import check_over, ranked
 from skipbench.report.tables.features import feature_table, feature_tables
 from skipbench.report.tables.formats import check_formats, for_terminal
 from skipbench.report.tables.stored import (
+    Summary,
     check_table,
     published_beside,
-    read_table,
-    stored_table,
-    summary,
+    read_summary,
+    table_of,
 )
 from skipbench.runs.cell import Cell
+from skipbench.runs.reading import readable
 
 
 def run_table(asked: Table) -> None:
@@ -38,7 +39,8 @@ def run_table(asked: Table) -> None:
     check_formats(asked.formats)
     if asked.words and all(name.endswith(".json") for name in asked.words):
         for name in asked.words:
-            table = read_table(Path(name), asked.columns, asked.over)
+            with readable(Path(name)):
+                table = table_of(read_summary(Path(name)), asked.columns, asked.over)
             if asked.formats or not (asked.columns or asked.over):
                 write_table(Path(name).with_suffix(""), table, for_terminal(table), asked.formats)
             else:  # the files beside it have its own columns
@@ -89,10 +91,9 @@ def _experiment(name: str, cells: Sequence[Cell], asked: Table) -> None:
     if experiment_of(name).published.ranked:
         whole = ranked([run for run in runs if not run.group])
         runs = [*whole, *(run for run in runs if run.group)]
-    over = asked.over if has(runs, asked.over) else None
-    stored = summary(name, scale, runs, asked.columns, over=over)
-    table = stored_table(stored, runs=runs)
-    text = stored.rstrip() if asked.json else for_terminal(table)
+    stored = Summary(name, scale, runs, asked.columns, over=possible(asked.over, runs))
+    table = table_of(stored)
+    text = stored.text.rstrip() if asked.json else for_terminal(table)
     folders = (cell.config.results for cell in cells if cell.runnable)
     path = next(folders, results_of(asked.settings)) / "tables" / file_name(name, scale)
-    write_table(path, table, text, asked.formats, stored)
+    write_table(path, table, text, asked.formats, stored.text)

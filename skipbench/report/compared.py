@@ -53,7 +53,7 @@ def beside(runs: Sequence[Run]) -> tuple[dict[int, Standing], list[str]]:
     return found, lines
 
 
-def check_over(over: str | None, methods: Sequence[str]) -> None:
+def check_over(over: str, methods: Sequence[str]) -> None:
     """Raises SkipbenchError for `over=` of a method that is neither vanilla nor among `methods`."""
     if over and over not in (BASELINE, *methods):
         from skipbench.config.explain import did_you_mean  # slow to import

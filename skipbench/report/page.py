@@ -32,10 +32,9 @@ def write_page(results: Path) -> tuple[Path, dict[str, int], list[str]]:
         tables["runs"] = html(row_table(runs, title="Runs", name="runs"), styled=False)
     for path in sorted((results / "tables").glob("*.json")):
         try:
-            if (data := read_bytes(path)) is not None:
-                stored = read_summary(data)
-                tables[path.stem] = html(table_of(stored), styled=False)
-                shown += stored.runs
+            stored = read_summary(path)
+            tables[path.stem] = html(table_of(stored), styled=False)
+            shown += stored.runs
         except SkipbenchError as error:
             refused.append(printable(f"{path.name}: {error}"))
     for name, paper in feature_tables().items():

@@ -14,7 +14,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import stored_table, summary
+from skipbench.report.tables.stored import Summary, table_of
 from skipbench.report.values import waits
 from skipbench.runs.measures import Percentiles
 from skipbench.runs.reading import run_folders
@@ -98,8 +98,8 @@ def test_columns_are_chosen_by_key() -> None:
     other = structs.replace(run, dataset="e")
     assert row_table([run, other], ["M"]).grids[0].columns[0].name == "dataset"
     assert len(row_table([run, other], ["M"]).grids) == 1 < len(row_table([run, other]).grids)
-    kept = summary("methods", "embedded", [run], ("itl",))
+    kept = Summary("methods", "embedded", [run], ("itl",))
     for columns, shown in ((), "ITL"), (["M"], "M"):
-        assert [c.name for c in stored_table(kept, columns).grids[0].columns] == ["method", shown]
+        assert [c.name for c in table_of(kept, columns).grids[0].columns] == ["method", shown]
     with pytest.raises(SkipbenchError, match=r"columns=ilt\. Did you mean itl"):
         names("ilt")

@@ -29,9 +29,9 @@ from skipbench.models.load import load
 from skipbench.models.outline import read_config, sized
 from skipbench.report.frame import frame
 from skipbench.report.page import readable_runs
-from skipbench.report.tables.stored import read_table, summary
+from skipbench.report.tables.stored import Summary, read_summary, table_of
 from skipbench.runs.fingerprint import weights_sha256
-from skipbench.runs.reading import read_json
+from skipbench.runs.reading import read_json, readable
 from skipbench.runs.run import read_run
 from skipbench.runs.store import read_texts
 from skipbench.search.run import read_retimed, read_trials
@@ -84,10 +84,14 @@ def records(place: Path) -> dict[str, Reader]:
     def asked(path: Path) -> object:
         return prompts(str(path), None, 0, False)
 
+    def rendered(path: Path) -> object:
+        with readable(path):
+            return table_of(read_summary(path))
+
     def submitted(path: Path) -> object:
         return manifest.tasks(place), manifest.read_row(path.with_name("cells.jsonl"), 0)
 
-    add("table.json", summary("methods", "embedded", [made]), read_table)
+    add("table.json", Summary("methods", "embedded", [made]).text, rendered)
     add("brute.jsonl", lines(forced), _brute_force)
     add("stored.json", lines({"format": 4, "model": latency}), lambda p: Prices.read(p, "fused"))
     add("set.json", lines({"skip": "attn:1", "settings": {}}), stored_plan)

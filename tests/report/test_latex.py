@@ -20,7 +20,7 @@ from skipbench.report.tables.latex import tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import read_table
+from skipbench.report.tables.stored import read_summary, table_of
 
 
 def measured_everywhere(paper: str, table: str) -> Table:
@@ -75,7 +75,7 @@ def test_a_tabular_is_bare_and_whole(name: str) -> None:
 @pytest.mark.parametrize("name", ["real", "head-to-head"])
 def test_a_table_of_runs_fits_a_table_of_two_columns(name: str) -> None:
     """Set in 9 points of Computer Modern, in the 6.75 inches of ICML's page; notes are comments."""
-    table = read_table(ROOT / f"results/laptop/tables/{name}.json")
+    table = table_of(read_summary(ROOT / f"results/laptop/tables/{name}.json"))
     text, font = (
         write(table, ["tabular.tex"])["tabular.tex"],
         Path(matplotlib.get_data_path(), "fonts/ttf/cmr10.ttf"),

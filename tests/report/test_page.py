@@ -16,7 +16,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.report.page import document, readable_runs, write_page
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import read_table, summary
+from skipbench.report.tables.stored import Summary, read_summary, table_of
 from skipbench.runs.run import Run
 
 EVIL = "</script><script>document.title='broken'</script><img src=x onerror=alert(1)> & \u2028"
@@ -64,7 +64,7 @@ def test_runs_tables_plots_and_figures_are_on_one_page(results: Path) -> None:
     text = path.read_text()
     assert counts == {"runs": 2, "tables": 2, "figures": 2} and not unreadable
     plain = html.unescape(text)
-    table = read_table(results / "tables" / "real.json")
+    table = table_of(read_summary(results / "tables" / "real.json"))
     cells = {cell.text for grid in table.grids for row in grid.rows for cell in row.cells}
     found = re.findall(r">([^<>]+)</(?:t[dh]|b)>", text)
     assert cells - {""} <= {html.unescape(one) for one in found}
@@ -138,7 +138,7 @@ def test_tables_and_figures_of_other_forms_are_named(tmp_path: Path) -> None:
         (folder / f"odd.{suffix}").write_text("{}")
     run = Run(model="tiny", method="swift", dataset="d")
     odd = structs.replace(run, keys={"model": [1], "method": "swift", "dataset": "cnndm"})
-    (tables / "good.json").write_text(summary("swift-table2", "paper", [run, odd]))
+    (tables / "good.json").write_text(Summary("swift-table2", "paper", [run, odd]).text)
     path, counts, _ = write_page(tmp_path)
     text = html.unescape(path.read_text())
     assert ">good</a>" in text

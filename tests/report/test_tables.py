@@ -8,7 +8,9 @@ import json
 import re
 from html import unescape
 from statistics import geometric_mean
+from typing import Any
 
+import msgspec
 import pytest
 from conftest import ROOT
 from msgspec import structs
@@ -23,7 +25,7 @@ from skipbench.report.tables.latex import escape, tabular
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import read_summary, stored_table, summary, table_of
+from skipbench.report.tables.stored import Summary, read_summary, table_of
 from skipbench.report.text import MISSING
 from skipbench.runs.run import Origin
 
@@ -172,16 +174,21 @@ def test_marks_lead_to_footnotes(kind: str) -> None:
     assert [unescape(item) for item in items] == [*table.footnotes]
 
 
+def kept(*of: Any) -> Summary:
+    """The summary, stored and read again."""
+    return msgspec.json.decode(Summary(*of).text, type=Summary)
+
+
 def test_a_stored_table_is_the_table_of_its_runs() -> None:
-    assert stored_table(summary("swift-table2", "paper", RUNS)) == TABLES["paper"]
-    other = stored_table(summary("methods", "embedded", RUNS))
+    assert table_of(kept("swift-table2", "paper", RUNS)) == TABLES["paper"]
+    other = table_of(kept("methods", "embedded", RUNS))
     assert other.title == TABLES["runs"].title and other.grids == TABLES["runs"].grids
 
 
 @pytest.mark.parametrize("scale", ["embedded", "laptop"])
 def test_no_published_number_stands_beside_another_model(scale: str) -> None:
     """At a smaller scale a paper's table has our rows alone, and says so."""
-    table = stored_table(summary("swift-table2", scale, RUNS))
+    table = table_of(kept("swift-table2", scale, RUNS))
     assert table.grids == TABLES["runs"].grids and table.records == TABLES["runs"].records
     assert f"scale={scale}: another model and other data" in table.remarks[0]
     assert "1.37" in markdown(TABLES["paper"]) and "1.37" not in markdown(table)
@@ -193,18 +200,18 @@ def test_what_a_table_needs_of_its_runs_is_in_the_summary() -> None:
         structs.replace(run(metrics(speedup), method=method), label=f"method={method}")
         for method, speedup in (("vanilla", 1.0), ("clasp", 0.7), ("swift", 1.6))
     ]
-    (grid,) = stored_table(summary("real", "embedded", ranked(runs))).grids
+    (grid,) = table_of(kept("real", "embedded", ranked(runs))).grids
     assert [row.cells[2].text for row in grid.rows] == ["swift", "vanilla", "clasp"]
-    (grid,) = stored_table(summary("real", "embedded", runs)).grids
+    (grid,) = table_of(kept("real", "embedded", runs)).grids
     assert "point" in [column.name for column in grid.columns]
     sparse = {"sparsity": "wanda-0.5", "calibration": "8 rows of mini-stories"}
     pruned = structs.replace(runs[0], origin=Origin(**sparse))
-    text = summary("self-sd-table13", "embedded", [pruned])
+    text = Summary("self-sd-table13", "embedded", [pruned]).text
     assert json.loads(text)["runs"][0]["provenance"] == sparse
 
 
 def test_a_method_over_another_is_paired_by_question() -> None:
-    stored = read_summary((ROOT / "results/laptop/tables/head-to-head.json").read_bytes())
+    stored = read_summary(ROOT / "results/laptop/tables/head-to-head.json")
     table = table_of(stored, over="prompt-lookup")
     names = [column.name for column in table.grids[0].columns]
     at, method = names.index("over prompt-lookup"), names.index("method")
@@ -217,7 +224,7 @@ def test_a_method_over_another_is_paired_by_question() -> None:
     with pytest.raises(SkipbenchError, match=r"over=promt-lookup\. Did you mean prompt-lookup"):
         table_of(stored, over="promt-lookup")
     swift = [run(metrics(x), **GIVEN | {"method": m}) for m, x in (("swift", 1.3), ("clasp", 1.1))]
-    paper = stored_table(summary("swift-table2", "paper", swift), over="swift")
+    paper = table_of(kept("swift-table2", "paper", swift), over="swift")
     assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 1
 
 

@@ -50,7 +50,7 @@ def run_bench(asked: Bench) -> None:
     from skipbench.contrib.servers.table import bench_summary, sentence
     from skipbench.report.compared import BASELINE
     from skipbench.report.tables.formats import for_terminal
-    from skipbench.report.tables.stored import stored_table
+    from skipbench.report.tables.stored import table_of
     from skipbench.runs.run import read_run
 
     levels, bounds = levels_of(asked.concurrency or ("1",)), bounds_of(asked.goodput)
@@ -67,9 +67,9 @@ def run_bench(asked: Bench) -> None:
     for row, said in zip(runs, notes, strict=True):
         name = str(row[0].id).partition("/")[0]
         stored = bench_summary(name, row, bounds, said)
-        write_table(config.results / "tables" / name, stored_table(stored), "", stored=stored)
+        write_table(config.results / "tables" / name, table_of(stored), "", stored=stored.text)
     every, lines = [*chain(*runs)], [*chain(*notes)]
-    show(for_terminal(stored_table(bench_summary("bench", every, bounds, lines))))
+    show(for_terminal(table_of(bench_summary("bench", every, bounds, lines))))
     show("\n".join(["", *(sentence(run) for run in every if run.arm != run.base)]))
     if silent := [run.method for run in every if not run.sound]:
         raise SkipbenchError(f"{silent[0]} has answered no request; fresh=true asks again")

@@ -11,7 +11,7 @@ from skipbench.contrib.servers.about import FIRST, Server
 from skipbench.contrib.servers.summary import judged
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
-from skipbench.report.tables.stored import summary
+from skipbench.report.tables.stored import Summary
 from skipbench.report.text import figures, number
 from skipbench.runs.record import Arm, Turn
 from skipbench.runs.run import Run
@@ -27,7 +27,7 @@ def bench_summary(
     runs: Sequence[Run],
     bounds: Mapping[str, float] = {},
     notes: Sequence[str] = (),
-) -> str:
+) -> Summary:
     """The summary of the table of the servers of these rows.
 
     Args:
@@ -38,7 +38,7 @@ def bench_summary(
     remarks = [f"{arm}: {server}." for arm, server in servers.items()]
     for clients, row in groupby(runs, lambda run: run.setting("concurrency")):
         remarks += [f"{clients} in flight, {text}." for text in remarks_on([*row], bounds)]
-    return summary(name, "", runs, KEYS, [*remarks, *notes, RULES])
+    return Summary(name, "", runs, KEYS, [*remarks, *notes, RULES])
 
 
 def remarks_on(row: Sequence[Run], bounds: Mapping[str, float] = {}) -> Iterator[str]:

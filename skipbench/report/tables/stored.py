@@ -7,13 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from skipbench.errors import SkipbenchError
 from skipbench.report.compared import over_lines
 from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import read_bytes, readable, strict_json
+from skipbench.runs.reading import readable, strict_json
 from skipbench.runs.run import Run, plain
 
 SMALLER = (
@@ -27,52 +26,28 @@ class Summary(msgspec.Struct, omit_defaults=True):
 
     experiment: str
     scale: str
-    runs: list[Run]
-    columns: list[str] = []
-    notes: list[str] = []  # both as `row_table` takes them
+    runs: Sequence[Run]
+    columns: Sequence[str] = ()
+    notes: Sequence[str] = ()  # both as `row_table` takes them
     over: str = ""  # as `row_table` takes it
 
-
-def summary(
-    experiment: str,
-    scale: str,
-    runs: Sequence[Run],
-    columns: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    over: str | None = None,
-) -> str:
-    """A `Summary` as JSON, a run per line."""
-    head: dict[str, object] = {"experiment": experiment, "scale": scale}
-    head |= {k: [*v] for k, v in (("columns", columns), ("notes", notes)) if v}
-    head |= {"over": over} if over else {}
-    text = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in runs)
-    return f'{json.dumps(head)[:-1]}, "runs": [\n{text}\n]}}\n'
+    @property
+    def text(self) -> str:
+        """As JSON, a run per line."""
+        head: dict[str, object] = {"experiment": self.experiment, "scale": self.scale}
+        for name in ("columns", "notes", "over"):
+            head |= {name: value} if (value := getattr(self, name)) else {}
+        runs = ",\n".join(json.dumps(plain(run), allow_nan=False) for run in self.runs)
+        return f'{json.dumps(head)[:-1]}, "runs": [\n{runs}\n]}}\n'
 
 
-def read_summary(text: str | bytes) -> Summary:
-    """Raises SkipbenchError for a `text` that is not of the form that `summary` returns."""
-    try:
-        return msgspec.convert(strict_json(text), Summary)
-    except (ValueError, RecursionError) as error:
-        how = "write it with python -m skipbench table NAME"
-        raise SkipbenchError(f"no summary of a table ({error}); {how}") from error
+def read_summary(path: Path) -> Summary:
+    """Raises SkipbenchError for a file that cannot be read, or holds no `Summary`."""
+    with readable(path, "write it with python -m skipbench table NAME"):
+        return msgspec.convert(strict_json(path.read_bytes()), Summary)
 
 
-def stored_table(
-    text: str | bytes,
-    columns: Sequence[str] = (),
-    over: str | None = None,
-    runs: Sequence[Run] = (),
-) -> Table:
-    """The table of a summary; `runs`: its runs with their turns, for columns that read these.
-    Raises SkipbenchError as `read_summary`.
-    """
-    stored = read_summary(text)
-    stored.runs = [*runs] or stored.runs
-    return table_of(stored, columns, over)
-
-
-def table_of(stored: Summary, columns: Sequence[str] = (), over: str | None = None) -> Table:
+def table_of(stored: Summary, columns: Sequence[str] = (), over: str = "") -> Table:
     """The paper's table, or that of runs; `columns` and `over` go before the stored ones."""
     over = over or stored.over
     name, scale, columns = stored.experiment, stored.scale, columns or stored.columns
@@ -94,9 +69,3 @@ def published_beside(experiment: str, scale: str) -> bool:
     """True for a paper's table with its own models and datasets: published numbers stand in it."""
     _, table = paper_of(experiment) or ("", "")
     return scale == "paper" and table.startswith(("table", "section"))
-
-
-def read_table(path: Path, columns: Sequence[str] = (), over: str | None = None) -> Table:
-    """`stored_table` of a file. Raises SkipbenchError if it cannot be read or holds no summary."""
-    with readable(path):
-        return stored_table(read_bytes(path) or b"", columns, over)

@@ -26,7 +26,7 @@ from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import summarise
 from skipbench.report.difference import differences
-from skipbench.report.tables.stored import summary
+from skipbench.report.tables.stored import Summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.reading import run_folders
@@ -82,7 +82,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = json.loads(table_of(RECORDS).read_text())["runs"]
     whole = [one for one in table if one["method"] in METHODS and not one.get("group")]
     runs = make_row(folder, whole, packed[whole[0]["id"]][::2])
-    write_atomic(folder / "tables" / "head-to-head.json", summary("head-to-head", "laptop", runs))
+    write_atomic(
+        folder / "tables" / "head-to-head.json", Summary("head-to-head", "laptop", runs).text
+    )
     write_atomic(folder / "figures" / "head-to-head.png", b"\x89PNG")
     return folder
 

@@ -18,7 +18,7 @@ from skipbench.contrib.servers.summary import summarised
 from skipbench.contrib.servers.table import bench_summary, remarks_on, sentence
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.tables.formats import markdown
-from skipbench.report.tables.stored import stored_table
+from skipbench.report.tables.stored import table_of
 from skipbench.runs.measures import Lossless
 from skipbench.runs.record import Arm, Seconds, Turn
 from skipbench.runs.run import Run, read_run
@@ -256,7 +256,7 @@ def test_the_table_says_what_the_turns_give() -> None:
     b = [drawn(n, 1.0 + 0.01 * (n % 2)) for n in range(8)]
     c, d = ([drawn(n, s) for n in range(8)] for s in (1.5, 1.0))
     runs = row_of(A=a, B=b, C=c, D=d)
-    table = markdown(stored_table(bench_summary("row", runs, {"ttft": 0.502})))
+    table = markdown(table_of(bench_summary("row", runs, {"ttft": 0.502})))
     first, line, third, _ = lines_of(table)
     assert line["speedup"] == "1.99x [1.98, 2.00]" and line["lossless"] == "8/8"
     assert first["speedup"] == "1.00x [1.00, 1.00]" and line["tok/s"] == "9.00 -> 17.9"
