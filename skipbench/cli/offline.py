@@ -1,8 +1,11 @@
 """`search`, `profile`: a skip set and latencies for later runs."""
 
 from functools import partial
+from itertools import groupby
 
 from msgspec import to_builtins
+from rich.console import RenderableType
+from rich.table import Table
 
 from skipbench.cli.commands import Profile, Search
 from skipbench.config.catalog import known_hardware
@@ -11,6 +14,7 @@ from skipbench.console import json_lines, progress, say, show, show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.set_search import search_or_check
+from skipbench.metrics.prices import Prices
 
 
 def run_search(asked: Search) -> None:
@@ -38,10 +42,8 @@ def run_profile(asked: Profile) -> None:
         raise SkipbenchError("profile takes no dry_run=: all that it does is measure")
     from skipbench.bench.load import load_model
     from skipbench.bench.memory import check_memory
-    from skipbench.metrics.prices import Prices
     from skipbench.profile import latency
     from skipbench.profile.roofline import device_name, roofline
-    from skipbench.report.latencies import latency_table, title
 
     options = config.profile
     longest = config.dataset.but(max_new_tokens=max(options.contexts, default=0))
@@ -61,9 +63,38 @@ def run_profile(asked: Profile) -> None:
     for variant in options.levers:
         latency.add_variant(lm, prices, variant, options.repeats)
     prices.save(path)
-    text = title(prices, config.model, config.engine, device_name(device))
+    threads = f"{config.engine.threads} thread{'s' if config.engine.threads > 1 else ''}"
+    where = f"{config.model.dtype}, {device_name(device)}, {threads}"
+    title = f"{config.model.name}: {prices.layers} layers, engine {config.engine.name}, {where}"
     with json_lines(asked.json):
-        show_result(to_builtins(prices), lambda: latency_table(prices, text))
+        show_result(to_builtins(prices), lambda: latency_table(prices, title))
     if left_out := ", ".join(map(str, sorted(set(options.contexts) - set(contexts)))):
         say(f"left out, beyond the model's {lm.max_positions} positions: {left_out}")
     say(f"written: {path}, which method=knapspec and TPT now use")
+
+
+def latency_table(record: Prices, title: str) -> RenderableType:
+    """Microseconds of one attention, one MLP, the head and a whole pass, for every point."""
+    rates = record.roofline
+    assert rates is not None
+    least = Prices.least(rates, record.bytes, record.layers)
+    parts = ("attention us", "MLP us", "head us", "pass us")
+    table = Table("context", "rows", *parts, "/ 1 row", "roofline", title=title)
+    for column in table.columns:
+        column.justify = "right"
+    for context, group in groupby(record.points, lambda point: point.context):
+        points = list(group)
+        one = next(p.whole_s for p in points if p.rows == 1)
+        for p in points:
+            seconds = (p.attention_s, p.mlp_s, p.head_s, p.whole_s)
+            floor = least.pass_s(p.rows, context)
+            ratio, reached = f"{p.whole_s / one:.2f}", f"{floor / p.whole_s:.0%}"
+            table.add_row(
+                f"{context}", f"{p.rows}", *(f"{1e6 * s:.1f}" for s in seconds), ratio, reached
+            )
+        table.add_section()
+    table.caption = (
+        f"roofline ({rates.name}, {rates.source}): {rates.bandwidth / 1e9:.1f} GB/s, "
+        f"{rates.flops / 1e9:.0f} GFLOP/s"
+    )
+    return table

@@ -19,7 +19,7 @@ def run_score(asked: Score) -> None:
     from skipbench.report.columns import ALL
     from skipbench.report.tables.formats import markdown
     from skipbench.report.tables.runs import run_table
-    from skipbench.report.text import number
+    from skipbench.report.values import number
     from skipbench.scoring.execute import score_run
     from skipbench.scoring.scorers import waits_for_score
 

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 from skipbench.errors import SkipbenchError
 from skipbench.report import values as v
 from skipbench.report.compared import replaced
-from skipbench.report.text import figures, number
-from skipbench.report.values import Ratio, Value
+from skipbench.report.values import Ratio, Value, figures, number
 from skipbench.runs.measures import Metrics
 from skipbench.runs.run import Run
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from skipbench.metrics.acceptance import over
-from skipbench.report.text import known
+from skipbench.report.values import known
 from skipbench.runs.measures import Estimate, Interval, Metrics, Skipped
 
 

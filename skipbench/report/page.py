@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError, printable
 from skipbench.report.tables.features import feature_table, feature_tables
-from skipbench.report.tables.html import html, rendered
+from skipbench.report.tables.formats import html, rendered
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import read_summary, table_of
 from skipbench.runs.files import write_atomic

@@ -1,19 +1,35 @@
-"""Values of a table of runs: the text of a cell with its numbers, from metrics."""
+"""Numbers as texts, and the values of a table of runs: the text of a cell with its numbers."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import quantiles
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
-from skipbench.report.text import MISSING, figures, number
 from skipbench.runs.measures import Interval, Metrics, Percentiles, Speedup
 
+MISSING = "\u2014"
 PERCENT = ("bleu", "sentence_bleu")
 Ratio = tuple[float | None, Interval | None]
+
+
+def known(value: object) -> TypeGuard[float]:
+    """True for a finite number."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def number(value: object, digits: int = 2, unit: str = "", factor: float = 1) -> str:
+    """`value` times `factor` with `digits` decimals; a dash for anything but finite numbers."""
+    return f"{value * factor:.{digits}f}{unit}" if known(value) else MISSING
+
+
+def figures(value: object) -> str:
+    """About three figures of a positive number, so that columns stay narrow."""
+    digits = sum(value < end for end in (10, 100)) if known(value) else 0
+    return number(value, digits)
 
 
 class Value(NamedTuple):

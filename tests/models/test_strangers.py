@@ -32,7 +32,7 @@ from skipbench.experiments.row import run_cell
 from skipbench.lm.families import _rope_parameters
 from skipbench.models.load import load
 from skipbench.models.outline import layer_count, read_config
-from skipbench.report.text import MISSING
+from skipbench.report.values import MISSING
 
 TINY = PACKAGE / "models" / "tiny"
 TEXTS = ["Hello  world, it's  a day .", "  two spaces", "né 日本 🙂\n\tx", "a ? b ! c n't"]

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
+from skipbench.cli.offline import latency_table
 from skipbench.metrics.prices import Latencies, Point, Prices, Roofline
-from skipbench.report.latencies import latency_table
 
 POINTS = [
     Point(context, rows, 2e-4, 4e-4, 1e-3, rows * whole)

@@ -15,8 +15,7 @@ from test_papertable import TABLES, metrics, run
 from skipbench.report.definitions import KEYS
 from skipbench.report.published import published
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import markdown, write
-from skipbench.report.tables.latex import tabular
+from skipbench.report.tables.formats import markdown, tabular, write
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table

@@ -88,7 +88,7 @@ def test_nothing_outside_is_loaded_and_every_link_has_a_place(results: Path) -> 
 
 def test_a_hostile_text_stays_a_text() -> None:
     run = Run(model=EVIL, method=EVIL, dataset=EVIL, reason=EVIL, id=EVIL)
-    from skipbench.report.tables.html import html as fragment
+    from skipbench.report.tables.formats import html as fragment
 
     table = fragment(row_table([run]), styled=False)
     page = Reader(document(EVIL, {EVIL: table}, {EVIL: "data:,"}, {EVIL: "data:,"}, [EVIL], EVIL))

@@ -24,10 +24,8 @@ from skipbench.report.compared import same_drafts
 from skipbench.report.definitions import UNITS
 from skipbench.report.measured import VALUES, Measured, measure
 from skipbench.report.published import Printed, papers, published, read_paper
-from skipbench.report.tables.formats import WRITERS, markdown
+from skipbench.report.tables.formats import WRITERS, escape, html, markdown, tabular
 from skipbench.report.tables.formats import csv as write_csv
-from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import escape, tabular
 from skipbench.report.tables.model import Table, TableRow
 from skipbench.report.tables.paper import Number, paper_table
 from skipbench.report.tables.paper_notes import same_device

@@ -21,12 +21,10 @@ from skipbench.metrics.summary import summarise
 from skipbench.report import columns
 from skipbench.report.columns import ALL, COLUMNS, DEFINITIONS, Line
 from skipbench.report.definitions import LEGEND, caution
-from skipbench.report.tables.formats import for_terminal, markdown, write
-from skipbench.report.tables.html import html
+from skipbench.report.tables.formats import for_terminal, html, markdown, write
 from skipbench.report.tables.model import TableCell
 from skipbench.report.tables.runs import row_table, run_table
-from skipbench.report.text import MISSING
-from skipbench.report.values import scores
+from skipbench.report.values import MISSING, scores
 from skipbench.runs.measures import Metrics, Percentiles, Score, Speedup
 from skipbench.runs.record import VANILLA, Arm, Round, Seconds, Turn
 from skipbench.runs.run import Origin, Run

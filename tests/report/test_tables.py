@@ -19,14 +19,20 @@ from test_papertable import metrics, run
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import ranked
 from skipbench.report.tables.features import feature_table
-from skipbench.report.tables.formats import WRITERS, for_terminal, markdown, write
-from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import escape, tabular
+from skipbench.report.tables.formats import (
+    WRITERS,
+    escape,
+    for_terminal,
+    html,
+    markdown,
+    tabular,
+    write,
+)
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
 from skipbench.report.tables.stored import Summary, read_summary, table_of
-from skipbench.report.text import MISSING
+from skipbench.report.values import MISSING
 from skipbench.runs.run import Origin
 
 GIVEN = {"model": "llama2-13b", "method": "swift", "dataset": "cnndm", "temperature": 0.0}

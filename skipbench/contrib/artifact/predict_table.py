@@ -16,7 +16,7 @@ from skipbench.contrib.artifact.predict_papers import (
 from skipbench.metrics.prices import Prices
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
-from skipbench.report.text import MISSING
+from skipbench.report.values import MISSING
 
 NOTES = (
     "speedup = M / (gamma c + v), where c is a draft step and v a verification, in passes of "

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from skipbench.contrib.artifact.claims import check, computed, hardware
 from skipbench.errors import SkipbenchError, printable
 from skipbench.report.page import document, plots
-from skipbench.report.tables.html import html
+from skipbench.report.tables.formats import html
 from skipbench.report.tables.runs import row_table
 from skipbench.runs.files import write_atomic
 from skipbench.runs.reading import run_folders

@@ -12,7 +12,7 @@ from skipbench.contrib.servers.summary import judged
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
 from skipbench.report.tables.stored import Summary
-from skipbench.report.text import figures, number
+from skipbench.report.values import figures, number
 from skipbench.runs.record import Arm, Turn
 from skipbench.runs.run import Run
 from skipbench.runs.store import OF_ARM

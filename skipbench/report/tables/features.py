@@ -8,7 +8,7 @@ import msgspec
 from skipbench.errors import SkipbenchError
 from skipbench.report.published import numbers_of
 from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
-from skipbench.report.text import MISSING
+from skipbench.report.values import MISSING
 
 NOT_HERE, LOST = "not implemented here", "lost in the transcribed text"
 NOT_PRINTED, MEASURED = "the paper prints nothing here", "measured in its other tables"

@@ -1,21 +1,30 @@
-"""The formats of a table, and their writers; `tabular` and HTML have modules of their own."""
+"""The formats of a table, and their writers."""
 
+import html as of_html
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from csv import DictWriter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from skipbench.config.explain import did_you_mean
 from skipbench.errors import SkipbenchError
 from skipbench.report.columns import NOTE
 from skipbench.report.definitions import LEGEND
-from skipbench.report.tables.html import html
-from skipbench.report.tables.latex import tabular
 from skipbench.report.tables.model import Grid, Table, TableCell
-from skipbench.report.text import markdown_grid, one_line
 
 MORE = "; the files of a table, or columns=all, have more"
+FOLDER = Path(__file__).parent
+ESCAPES = {c: f"\\{c}" for c in "&%$#_{}"} | {'"': "''", "`": "'", "\u2014": "--"}
+ESCAPES |= {"\u00b1": r"$\pm$", "\u00d7": r"$\times$"}
+ESCAPES |= {c: f"{{{c}}}" for c in "[]"}  # after `\\` a bracket would be its argument
+_NAMES = ["backslash", "asciitilde", "asciicircum", "bar", "less", "greater"]
+ESCAPES |= {c: rf"\text{name}{{}}" for c, name in zip("\\~^|<>", _NAMES, strict=True)}
 
 
 def markdown(table: Table) -> str:
@@ -48,6 +57,20 @@ def narrowed(grid: Grid) -> Grid:
     return replace(grid, columns=tuple(grid.columns[at] for at in kept), rows=tuple(rows))
 
 
+def markdown_grid(rows: Sequence[Sequence[str]]) -> str:
+    """A grid of texts; columns are padded, the first row is the head."""
+    safe = [[one_line(text.replace("|", "\\|")) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    padded = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in safe]
+    lines = [f"| {' | '.join(row)} |" for row in padded]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (w + 2) for w in widths)}|", *lines[1:]])
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks."""
+    return " ".join(text.split())
+
+
 def _grid(grid: Grid) -> str:
     def text(cell: TableCell) -> str:
         words = f"**{cell.text}**" if cell.bold else cell.text
@@ -66,6 +89,46 @@ def csv(table: Table, lines: Sequence[Mapping[str, Any]] = ()) -> str:
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
+
+
+def html(table: Table, styled: bool = True) -> str:
+    """A `<section>` without scripts or links; without `styled`, for a page with its own style."""
+    return rendered("table.html.j2", of_html.escape, table=table, styled=styled)
+
+
+def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
+    """A template with these values: a name here or of the page, or the path of another.
+
+    `escape` applies to every text but those of `Markup`.
+    """
+    environment = Environment(
+        *("<%", "%>", "<<", ">>"),
+        loader=FileSystemLoader([FOLDER, FOLDER.parent, Path(name).parent]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=lambda v: escape(v) if isinstance(v, str) and not isinstance(v, Markup) else v,
+    )
+    return environment.get_template(Path(name).name).render(values)
+
+
+def tabular(table: Table) -> str:
+    r"""A `tabular` per grid and nothing around it, for LaTeX with `\usepackage{booktabs}`; cautions
+    and footnotes are comments.
+    """
+    return rendered("tabular.tex.j2", escape, table=table, text=_latex)
+
+
+def escape(text: str) -> str:
+    """`text` with all characters that mean something to LaTeX made to mean themselves."""
+    return "".join(ESCAPES.get(c, c) for c in re.sub(r"\s+", " ", text))
+
+
+def _latex(cell: TableCell) -> Markup:
+    words = escape(cell.text)
+    text = rf"\textbf{{{words}}}" if cell.bold else words
+    return Markup(rf"{text}\textsuperscript{{{cell.mark}}}" if cell.mark else text)
 
 
 WRITERS = {"md": markdown, "csv": csv, "html": html, "tabular.tex": tabular}

@@ -26,7 +26,7 @@ from skipbench.report.tables.paper_rows import (
     with_columns,
 )
 from skipbench.report.tables.runs import row_table
-from skipbench.report.text import MISSING
+from skipbench.report.values import MISSING
 from skipbench.runs.run import Run
 
 OVERALL, NOT_MEASURED = "overall", "not measured"

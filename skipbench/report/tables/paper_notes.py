@@ -8,8 +8,7 @@ from skipbench.report.compared import mixed, origins
 from skipbench.report.definitions import BY_PAPER, OF_PAPERS
 from skipbench.report.published import Paper, Printed
 from skipbench.report.tables.paper_rows import LENGTHS, Half, named
-from skipbench.report.text import MISSING
-from skipbench.report.values import count
+from skipbench.report.values import MISSING, count
 from skipbench.runs.measures import Lossless
 from skipbench.runs.run import Run
 

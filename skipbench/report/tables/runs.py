@@ -19,8 +19,7 @@ from skipbench.report.columns import (
 )
 from skipbench.report.definitions import caution
 from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
-from skipbench.report.text import MISSING
-from skipbench.report.values import Value
+from skipbench.report.values import MISSING, Value
 from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
