@@ -19,7 +19,7 @@ from skipbench.errors import SkipbenchError
 
 DEFAULT_METHOD = "auto"
 """Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
-BUILT_IN = [folder for folder in (CONF, extensions.CONF) if folder.is_dir()]
+BUILT_IN = [folder for folder in (CONF, *extensions.CONF) if folder.is_dir()]
 """The folders of choices of the package."""
 _folders = [*BUILT_IN]
 

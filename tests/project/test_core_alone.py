@@ -38,4 +38,4 @@ def test_the_papers_methods_and_tables_need_no_contrib(tmp_path: Path) -> None:
     assert "SWIFT" in run("table", "swift-table2", "scale=paper", "--render-only")
     (tmp_path / "model.gguf").touch()
     missing = run("model.path=model.gguf", "method=vanilla", *small[:3], status=2)
-    assert "is part of skipbench/contrib, which is not here" in missing
+    assert "is a part of skipbench/contrib that is not here" in missing

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from skipbench.contrib.servers.summary import summarised
+from skipbench.config.extensions import load
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import Interval
 from skipbench.metrics.summary import summarise
@@ -91,7 +91,7 @@ def computed(run: Run) -> Run:
         turns = [turn for turn in row_turns(folder.parent) if run.arm in turn.arms]
         if run.base == VANILLA:
             return replace(run, metrics=summarise(turns, run.arm, run.provenance.layers or 0))
-        return replace(run, metrics=summarised(replace(run, kept=turns)))
+        return replace(run, metrics=load("summary", "servers")(replace(run, kept=turns)))
 
 
 def quantities_of(run: Run) -> Quantities:

@@ -14,9 +14,9 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from skipbench.contrib.artifact import benches
+from skipbench.config.extensions import load
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, claims_of, sums
-from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, refuse_places
+from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
 from skipbench.runs.provenance import config_hash
@@ -85,20 +85,26 @@ def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:
     """
     row = (runs[0].folder or Path()).parent
     shared = read_yaml(row / CONFIG) or {}
-    addresses = benches.addresses_of(shared)
-    shared = benches.public_settings(shared, addresses)
+    servers = load("bundle", "servers")(shared, public) if "servers" in shared else None
+    shared = _settings(shared, servers)
     folder = out / "runs" / _named(row.name, shared)
     write_atomic(folder / CONFIG, yaml.safe_dump(shared, sort_keys=False))
     names = {VANILLA: VANILLA}
     for run in runs:
-        own = benches.public_settings(read_yaml(row / run.arm / CONFIG) or {}, addresses)
+        own = _settings(read_yaml(row / run.arm / CONFIG) or {}, servers)
         names[run.arm] = name = _named(run.arm, own)
         write_atomic(folder / name / CONFIG, yaml.safe_dump(own, sort_keys=False))
-        _copy_arm(run, folder / name, addresses)
-    turns = (_with_arms(turn, names) for turn in row_turns(row))
+        _copy_arm(run, folder / name, servers)
+    turns = (_with_arms(turn, names, servers) for turn in row_turns(row))
     kept = [dump(turn) for turn in turns if turn.arms.keys() - {VANILLA}]
     write_atomic(folder / TURNS, "".join(f"{line}\n" for line in kept))
     return {str(run.id): f"{folder.name}/{names[run.arm]}" for run in runs}
+
+
+def _settings(settings: Mapping[str, Any], servers: Any) -> dict[str, Any]:
+    """Settings without places; `servers`: what is public of the row, where its arms are such."""
+    found: dict[str, Any] = public(servers.settings(settings) if servers else {**settings})
+    return found
 
 
 def _named(name: str, settings: Mapping[str, Any]) -> str:
@@ -106,18 +112,20 @@ def _named(name: str, settings: Mapping[str, Any]) -> str:
     return re.sub(r"_[0-9a-f]{10}$", f"_{config_hash(settings)}", name)
 
 
-def _with_arms(turn: Turn, names: Mapping[str, str]) -> Turn:
+def _with_arms(turn: Turn, names: Mapping[str, str], servers: Any) -> Turn:
     """The turn of these arms alone, by their names in the bundle."""
-    arms = {names[arm]: benches.without_texts(of) for arm, of in turn.arms.items() if arm in names}
+    arms = {names[arm]: of for arm, of in turn.arms.items() if arm in names}
+    if servers:
+        arms = {name: servers.arm(of) for name, of in arms.items()}
     return replace(turn, arms=arms, order=[names[arm] for arm in turn.order if arm in names])
 
 
-def _copy_arm(run: Run, folder: Path, addresses: Mapping[str, str]) -> None:
+def _copy_arm(run: Run, folder: Path, servers: Any) -> None:
     assert run.folder is not None
     write_atomic(folder / "metrics.json", read_bytes(run.folder / "metrics.json") or b"")
     resumed = [_of_nobody(one) for one in run.provenance.resumed]
     kept = _of_nobody(msgspec.to_builtins(run.provenance)) | {"resumed": resumed}
-    write_json(folder / "provenance.json", kept | {"argv": _command(run, addresses)})
+    write_json(folder / "provenance.json", kept | {"argv": _command(run, servers)})
     write_status(folder, replace(run.status, pid=None, host=None, slurm=None))
 
 
@@ -126,13 +134,12 @@ def _of_nobody(entries: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in entries.items() if k not in ("host", "slurm", "argv")}
 
 
-def _command(run: Run, addresses: Mapping[str, str]) -> list[str]:
+def _command(run: Run, servers: Any) -> list[str]:
     """The command line that made the run, of skipbench or a script; places are left out."""
     program, *words = run.provenance.argv or ["skipbench"]
     own = Path(program).name in ("skipbench", "__main__.py")
-    kept = [
-        benches.command_word(word, addresses) for word in words if not word.startswith(OF_PLACES)
-    ]
+    told = (word for word in words if not word.startswith(OF_PLACES))
+    kept = [public_word(servers.word(word) if servers else word) for word in told]
     return ["python", *(["-m", "skipbench"] if own else [str(public(program))]), *kept]
 
 

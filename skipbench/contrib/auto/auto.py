@@ -35,9 +35,9 @@ from skipbench.contrib.auto.kinds import (
     USUAL_ERROR,
     drafted_kind,
 )
-from skipbench.contrib.auto.ladder import MAX_STEPS, chain_value
 from skipbench.contrib.auto.prices import AutoPrices
 from skipbench.contrib.cpu.top_tokens import two_best
+from skipbench.contrib.lowbit.chances import MAX_STEPS, chain_value
 from skipbench.decode.draft import Draft, State, Verification
 from skipbench.decode.tree import Child, Growth, Tree, min_slopes
 from skipbench.lm.rows import TokenRows

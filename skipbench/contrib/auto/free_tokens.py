@@ -5,7 +5,6 @@ the chance that it is right.
 from collections.abc import Iterable, Sequence
 
 from skipbench.config.configurable import Stateful
-from skipbench.contrib.auto.chances import Counters
 from skipbench.contrib.auto.kinds import (
     ABSENT,
     CONTINUATIONS,
@@ -17,6 +16,7 @@ from skipbench.contrib.auto.kinds import (
     PRIORS,
     STRIDES,
 )
+from skipbench.contrib.lowbit.chances import Counters
 from skipbench.decode.sources import Match, Successors, TextIndex
 from skipbench.decode.tree import Child
 

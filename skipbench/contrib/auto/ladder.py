@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from skipbench.config.configurable import Stateful
-from skipbench.contrib.auto.chances import Counters
+from skipbench.contrib.lowbit.chances import MAX_STEPS, Counters, chain_rates, chain_value
 from skipbench.decode.draft import State
 from skipbench.decode.trial_passes import predicts, recent_states
 from skipbench.draft_plan import DraftPlan
@@ -31,7 +31,6 @@ AGREEMENT = 0.95
 """Prior of its agreement with nothing left out. Measured: 0.98 on SmolLM2-135M."""
 WEIGHT = 4.0  # tokens that the prior of a rung's agreement counts for
 CREDIT = 4.0  # passes available before decoding has earned any
-MAX_STEPS = 16
 EPSILON = 1e-6
 NEARLY = 0.98  # of the rate of the best chain
 MAX_AGREEMENT = 0.98  # upper limit of any estimate
@@ -208,35 +207,6 @@ class PlanLadder(Stateful):
     def _trial_price(self, rung: int, rows: float) -> float:
         """Price of a trial, where as many rows in the model's own dtype cost `rows`."""
         return self.pass_price(rung, self.window) if self.low else rows * self.steps[rung]
-
-
-def chain_value(
-    agreement: float, step: float, prices: Sequence[float], rate: float, budget: int
-) -> float:
-    """Largest `sum_i a^i - rate * (n step + C(1 + n))` over chains of n >= 1 draft steps."""
-    best, expected, chance = -math.inf, 0.0, 1.0
-    for n in range(1, min(budget, MAX_STEPS, len(prices) - 2) + 1):
-        chance *= agreement
-        expected += chance
-        best = max(best, expected - rate * (n * step + prices[1 + n]))
-        if chance * agreement <= rate * step:  # prices of rows never fall
-            break
-    return best
-
-
-def chain_rates(agreement: float, step: float, prices: Sequence[float], most: int) -> list[float]:
-    """Tokens per pass of chains of 1, 2, ... draft steps, the bonus among them, as far as they may
-    rise.
-    """
-    rates, tokens, chance, best = list[float](), 1.0, agreement, 0.0
-    for n in range(1, min(most, MAX_STEPS, len(prices) - 2) + 1):
-        tokens += chance
-        chance *= agreement
-        rates.append(rate := tokens / (n * step + prices[1 + n]))
-        best = max(best, rate)
-        if chance <= best * step:  # no longer chain has a higher rate
-            break
-    return rates
 
 
 def squared_turns(hidden_states: Sequence[Tensor]) -> list[float]:

@@ -3,8 +3,7 @@
 from dataclasses import field
 
 from skipbench.config.configurable import Positive
-from skipbench.contrib.auto.chances import Counters
-from skipbench.contrib.auto.ladder import chain_value
+from skipbench.contrib.lowbit.chances import Counters, chain_value
 from skipbench.decode.draft import State
 from skipbench.decode.drafting import CONFIDENCE_CLASSES
 from skipbench.decode.priced import Priced

@@ -15,10 +15,11 @@ from conftest import LAYERS, make_method, random_lm, random_model
 
 from skipbench.config.architecture import Shape
 from skipbench.contrib.auto import auto
-from skipbench.contrib.auto.chances import Calibration, Counters
-from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder, chain_value
+from skipbench.contrib.auto.chances import Calibration
+from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder
 from skipbench.contrib.cpu import top_tokens
 from skipbench.contrib.cpu.top_tokens import two_best
+from skipbench.contrib.lowbit.chances import Counters, chain_value
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import choices
