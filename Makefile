@@ -39,8 +39,8 @@ demo: $(READY) ## the main job on the embedded model, with its table (half a min
 test: $(READY) ## the tests of every day, without a network
 	$(BIN)/python -m pytest
 
-test-core: $(READY) ## the tests of the core alone, in a copy without skipbench/contrib
-	scripts/core_alone.sh
+test-core: $(READY) ## the tests of the core alone, in a copy without skipbench/contrib; PART=lowbit, without that part and those on it
+	PART=$(PART) scripts/core_alone.sh
 test-all: test ## those, then the slow ones: killed runs, the wheel, notebooks, the products of settings
 	$(BIN)/python -m pytest -m slow
 test-experiments: $(READY) ## every experiment of the papers with two short samples per cell (about 2 minutes on 2 cores)

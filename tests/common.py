@@ -62,7 +62,9 @@ for name in registered("profile"):
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2
 
 
-WHOLE_TREE = pytest.mark.skipif(not registered("command"), reason="skipbench/contrib is not here")
+CONTRIB_PARTS = re.findall(r"^\| `contrib/(\w+)/`", (ROOT / "docs/structure.md").read_text(), re.M)
+GONE = [part for part in CONTRIB_PARTS if not (ROOT / "skipbench/contrib" / part).is_dir()]
+WHOLE_TREE = pytest.mark.skipif(bool(GONE), reason=f"not here of skipbench/contrib: {GONE}")
 """For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
 
 
@@ -132,14 +134,14 @@ def settings_of(name: str) -> set[str]:
     return {field.name for field in fields(schema_of(target))}
 
 
-OURS = "auto|int8|price"
-"""Methods, stop rules and variants of weights of `skipbench.contrib`."""
+OURS = {"auto": "auto", "lowbit": "int8|price"}
+"""Methods, stop rules and variants of weights of `skipbench.contrib`, by part."""
 
 
 def here(cases: Iterable[Any]) -> list[Any]:
-    """Those of the cases that need nothing of contrib, where only the core is there."""
-    there = bool(registered("variant"))
-    return [case for case in cases if there or not re.search(rf"\b({OURS})\b", str(case))]
+    """Those of the cases that need no part of contrib that is not there."""
+    gone = "|".join(words for part, words in OURS.items() if part in GONE) or "(?!)"
+    return [case for case in cases if not re.search(rf"\b({gone})\b", str(case))]
 
 
 def rest_slow(cases: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:

@@ -17,11 +17,12 @@ from skipbench.config.model import HubModel, Model
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 
-DEFAULT_METHOD = "auto"
-"""Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 BUILT_IN = [folder for folder in (CONF, *extensions.CONF) if folder.is_dir()]
 """The folders of choices of the package."""
 _folders = [*BUILT_IN]
+_has_auto = any((folder / "method" / "auto.yaml").exists() for folder in BUILT_IN)
+DEFAULT_METHOD = "auto" if _has_auto else "prompt-lookup"
+"""Of `generate`, `chat` and the Python API; that of a measured cell is in conf/config.yaml."""
 
 
 class Case(msgspec.Struct, frozen=True):
