@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skipbench.config.catalog import DEFAULT_METHOD, choices
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.explain import did_you_mean
 from skipbench.console import say
@@ -25,7 +25,7 @@ from skipbench.runs.files import write_atomic
 if TYPE_CHECKING:
     from skipbench.bench.ask import PromptType
 
-FIRST = (BASELINE, DEFAULT_METHOD, "prompt-lookup", "swift", "clasp", "knapspec")
+FIRST = (BASELINE, "auto", "prompt-lookup", "swift", "clasp", "knapspec")
 """The first to run; others follow in the order of their names, a search for a skip set last."""
 TRAINED = ("layerskip", "del")  # for checkpoints trained for early exit
 LEFT_OUT = ("first", "last", "middle", "random", "fixed", "self-sd-c", "draft-model", *TRAINED)
