@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -58,6 +59,19 @@ def violations(path: Path) -> list[str]:
 
 def test_imports_go_one_way() -> None:
     assert [text for path in FILES for text in violations(path)] == []
+
+
+def test_parts_of_contrib_import_one_another_as_the_page_says() -> None:
+    page = (PACKAGE.parent / "docs" / "structure.md").read_text()
+    said = re.findall(r"`(\w+)` may import ((?:`\w+`(?: and )?)+)", page)
+    may = {(part, other) for part, others in said for other in re.findall(r"`(\w+)`", others)}
+    found = {
+        (path.parent.name, name.split(".")[2])
+        for path in FILES
+        for name in imports(path)
+        if room(path) == "contrib" and name.startswith("skipbench.contrib.")
+    }
+    assert {(part, other) for part, other in found if part != other} <= may
 
 
 def test_no_two_modules_import_each_other() -> None:
