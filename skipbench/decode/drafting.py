@@ -191,10 +191,12 @@ class SkipMethod(Method):
         """
         token: list[int] | Tensor = [state.pending]
         read: Callable[[], list[float]] | None = None
+        # where the device works ahead, the next step has begun by then
+        at_eos = self.stop.ends_at_eos and not state.lm.engine.works_ahead
         for _ in range(steps):
             if read is not None and isinstance(token, Tensor):
                 self._confidence += read()
-                if self.stop.ends(self._confidence[-1]) or self._ended(state, token):
+                if self.stop.ends(self._confidence[-1]) or (at_eos and int(token) in state.eos):
                     return
             logits = self.fitted(passes(token))
             token, probability = self._next(state, logits, q)
@@ -204,11 +206,6 @@ class SkipMethod(Method):
     def fitted(self, logits: Tensor) -> Tensor:
         """Logits [T, V] of a draft pass as those of the target's tokens."""
         return logits
-
-    def _ended(self, state: State, token: Tensor) -> bool:
-        """Whether nothing follows a drafted token; on a GPU the next step has begun by then."""
-        here = self.stop.ends_at_eos and token.device.type == "cpu"
-        return here and int(token) in state.eos
 
     def _next(self, state: State, logits: Tensor, q: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The next token of a chain [1] and its confidence [1], both still on the device; under

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache
-from skipbench.lm.families import parts_of
+from skipbench.lm.families import modules_of
 from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 
 Sublayer = Callable[[Tensor, AttentionMetadata], Tensor]
@@ -54,12 +54,12 @@ class Engine:
     """What multiplies by its weights, for the record."""
 
     def __init__(self, model: Any, cache: KVCache, notes: Iterable[str] = ()) -> None:
-        parts = parts_of(model)
+        modules = modules_of(model)
         self.cache, self._notes = cache, list(notes)
-        self.output_device: torch.device = parts.head.weight.device
-        devices = {*cache.devices, parts.embedding.weight.device, self.output_device}
+        self.output_device: torch.device = modules.head.weight.device
+        devices = {*cache.devices, modules.embedding.weight.device, self.output_device}
         self.one_device = len(devices) == 1
-        self.works_ahead = self.output_device.type == "cuda"
+        self.works_ahead: bool = self.output_device.type == "cuda"
         """The device works while the host reads, so that what is read may be read late."""
 
     def notes(self) -> list[str]:

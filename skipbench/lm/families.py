@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.layer import AttentionParts, Block, Family, MlpParts, ModelParts, text_config
+from skipbench.lm.layer import AttentionModules, Block, Family, MlpModules, Modules, text_config
 
 GEMMA = Family(
     Block("self_attn", "input_layernorm", "post_attention_layernorm"),
@@ -118,8 +118,8 @@ def _rope_parameters(config: Any) -> list[dict[str, Any]]:
     return [ropes] if "rope_type" in ropes else [rope for rope in ropes.values() if rope]
 
 
-def parts_of(model: Any) -> ModelParts:
-    """The parts of a Hugging Face model as they are now: an engine may put other modules in the
+def modules_of(model: Any) -> Modules:
+    """The modules of a Hugging Face model as they are now: an engine may put others in the
     place of linear ones. Raises SkipbenchError as `describe`.
     """
     family, config = describe(model), text_config(model.config)
@@ -142,7 +142,7 @@ def parts_of(model: Any) -> ModelParts:
         norms = (module.q_norm, module.k_norm) if family.qk_norm else None
         qkv, output = linears(module, family.qkv), getattr(module, "o_proj", None)
         kind, window = family.rotary_kind(config, i), family.window(config, i)
-        attention = AttentionParts(norm, module, after, qkv, output, norms, kind, window)
+        attention = AttentionModules(norm, module, after, qkv, output, norms, kind, window)
         norm, module, after = block(layer, family.mlp)
         experts, inactive = getattr(module, "experts", None), 0
         held = [] if experts is None else list(experts.parameters())
@@ -150,8 +150,8 @@ def parts_of(model: Any) -> ModelParts:
             whole, count = sum(p.numel() * p.element_size() for p in held), len(held[0])
             inactive = whole - whole * getattr(config, "num_experts_per_tok", count) // count
         gate_up, down = linears(module, family.gate_up), getattr(module, "down_proj", None)
-        layers.append((attention, MlpParts(norm, module, after, gate_up, down, inactive)))
-    return ModelParts(
+        layers.append((attention, MlpModules(norm, module, after, gate_up, down, inactive)))
+    return Modules(
         model.get_submodule(family.embedding_path),
         layers,
         model.get_submodule(family.norm_path),
@@ -168,11 +168,11 @@ def is_llama(model: Any) -> bool:
     """True if the fused engine computes this model's layer: Llama's, with biases, windows and norms
     of queries and keys per head.
     """
-    family, parts, config = describe(model), parts_of(model), text_config(model.config)
+    family, modules, config = describe(model), modules_of(model), text_config(model.config)
     plain = replace(family, qk_norm=False, windows="", qkv=(), gate_up=()) == Family(
         qkv=(), gate_up=()
     )
-    kinds = {attention.rotary_kind for attention, _ in parts.layers}
+    kinds = {attention.rotary_kind for attention, _ in modules.layers}
     turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
     one_table = len(kinds) == 1 and None not in kinds and turned <= {1.0}
     silu = getattr(config, "hidden_act", "silu") == "silu"

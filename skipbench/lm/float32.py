@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skipbench.lm.cache import KVCache, upload
-from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
-from skipbench.lm.layer import ModelParts, text_config
+from skipbench.lm.families import angle_limit, describe, kv_shape, modules_of
+from skipbench.lm.layer import Modules, text_config
 from skipbench.lm.llama import fold, unfold
 from skipbench.lm.metadata import AttentionMetadata, rotary_cache
 from skipbench.lm.reference import ReferenceEngine, scaled_logits
@@ -34,31 +34,31 @@ def float32_logits(
         kept: widened weights of the passes before, by their ids, to which this one adds its own: a
             second copy of the model, for many passes.
     """
-    parts = parts_of(model)
+    modules = modules_of(model)
     if not all(p.is_floating_point() for p in model.parameters()):
         return None
-    with _in_float32(model, parts, kept):
-        last = _last_states(model, parts, tokens, rows)
-    head, bias = parts.head.weight, parts.head.bias
+    with _in_float32(model, modules, kept):
+        last = _last_states(model, modules, tokens, rows)
+    head, bias = modules.head.weight, modules.head.bias
     table = head if kept is None else _wide(head, kept)
     pieces = [F.linear(last.to(head.device), p.float()) for p in torch.split(table, HEAD_ROWS)]
     logits = torch.cat(pieces, -1)
     logits = logits if bias is None else logits + bias.float()
-    return scaled_logits(parts, logits).cpu()
+    return scaled_logits(modules, logits).cpu()
 
 
-def _last_states(model: Any, parts: ModelParts, tokens: list[int], count: int) -> Tensor:
+def _last_states(model: Any, modules: Modules, tokens: list[int], count: int) -> Tensor:
     """The normed states [count, D] of the last tokens, by the model's own modules."""
-    devices = [next(a.module.parameters()).device for a, _ in parts.layers]
+    devices = [next(a.module.parameters()).device for a, _ in modules.layers]
     # keys and values of one layer, which those of the next overwrite
     cache = KVCache([*dict.fromkeys(devices)], *kv_shape(model), torch.float32)
     cache.allocate(len(tokens))
     held = [cache.devices.index(device) for device in devices]
     cache.keys, cache.values = ([of[i] for i in held] for of in (cache.keys, cache.values))
     limit = angle_limit(text_config(model.config))
-    tables = {d: rotary_cache(parts, len(tokens), torch.float32, d, limit) for d in cache.devices}
+    tables = {d: rotary_cache(modules, len(tokens), torch.float32, d, limit) for d in cache.devices}
     engine = ReferenceEngine(model, describe(model), cache)
-    hidden = engine.embed(upload(torch.tensor(tokens), parts.embedding.weight.device)).float()
+    hidden = engine.embed(upload(torch.tensor(tokens), modules.embedding.weight.device)).float()
     for index, device in enumerate(devices):
         hidden = hidden.to(device)
         for at, part in enumerate(torch.split(hidden, CHUNK)):
@@ -67,7 +67,7 @@ def _last_states(model: Any, parts: ModelParts, tokens: list[int], count: int) -
             for sublayer in engine.sublayers[2 * index : 2 * index + 2]:
                 state = sublayer(state, metadata)
             part.copy_(state)
-    last: Tensor = parts.norm(hidden[-count:].to(parts.norm.weight.device))
+    last: Tensor = modules.norm(hidden[-count:].to(modules.norm.weight.device))
     return last
 
 
@@ -80,7 +80,7 @@ def _wide(weight: Tensor, kept: dict[int, Tensor] | None) -> Tensor:
 
 
 @contextmanager
-def _in_float32(model: Any, parts: ModelParts, kept: dict[int, Tensor] | None) -> Iterator[None]:
+def _in_float32(model: Any, modules: Modules, kept: dict[int, Tensor] | None) -> Iterator[None]:
     """Keeps the weights of each module of the layers in float32 while it runs; they come back
     untouched. Attention is `_attend` where it would be torch's.
     """
@@ -104,10 +104,10 @@ def _in_float32(model: Any, parts: ModelParts, kept: dict[int, Tensor] | None) -
         for tensor, data in held.pop(module, []):
             tensor.data = data
 
-    whole = [parts.norm, *(m for layer in parts.layers for part in layer for m in part.modules)]
+    whole = [modules.norm, *(m for layer in modules.layers for of in layer for m in of.weighted)]
     with ExitStack() as stack:
-        modules = {inner for outer in whole for inner in outer.modules()}
-        for module in filter(narrow, modules):
+        every = {inner for outer in whole for inner in outer.modules()}
+        for module in filter(narrow, every):
             stack.enter_context(module.register_forward_pre_hook(widen))
             stack.enter_context(module.register_forward_hook(restore, always_call=True))
         try:

@@ -82,7 +82,7 @@ class Family:
 
 
 @dataclass(frozen=True)
-class SublayerParts:
+class SublayerModules:
     """The modules that attention and MLP have alike."""
 
     norm: Any  # before the module; the identity where there is none
@@ -90,13 +90,13 @@ class SublayerParts:
     after: Any | None  # norm of the module's output, ahead of the residual sum
 
     @property
-    def modules(self) -> list[Any]:
-        """The modules with weights."""
+    def weighted(self) -> list[Any]:
+        """Those with weights."""
         return [m for m in (self.norm, self.module, self.after) if hasattr(m, "parameters")]
 
 
 @dataclass(frozen=True)
-class AttentionParts(SublayerParts):
+class AttentionModules(SublayerModules):
     """One attention sub-layer, and the linear modules in it."""
 
     qkv: tuple[Any, ...]  # empty where the family does not name them; `output` is then `None`
@@ -112,7 +112,7 @@ class AttentionParts(SublayerParts):
 
 
 @dataclass(frozen=True)
-class MlpParts(SublayerParts):
+class MlpModules(SublayerModules):
     """One MLP sub-layer; its linear modules are named only where it has no experts."""
 
     gate_up: tuple[Any, ...]
@@ -121,11 +121,11 @@ class MlpParts(SublayerParts):
 
 
 @dataclass(frozen=True)
-class ModelParts:
+class Modules:
     """The modules of a causal language model, by what they do."""
 
     embedding: Any
-    layers: list[tuple[AttentionParts, MlpParts]]
+    layers: list[tuple[AttentionModules, MlpModules]]
     norm: Any
     head: Any
     rotary: Any | None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from skipbench.lm.cache import upload
-from skipbench.lm.layer import ModelParts
+from skipbench.lm.layer import Modules
 from skipbench.lm.rows import TokenRows
 
 ALIGNED = 8  # elements; 16 bytes of half precision
@@ -171,7 +171,7 @@ class AttentionMetadata:
 
 
 def rotary_cache(
-    parts: ModelParts, positions: int, dtype: torch.dtype, device: torch.device, limit: int | None
+    modules: Modules, positions: int, dtype: torch.dtype, device: torch.device, limit: int | None
 ) -> RotaryCache:
     """The tables of every kind of layer, from the model's own rotary module.
 
@@ -179,12 +179,12 @@ def rotary_cache(
         limit: positions from here on get the last one's angles; nothing reads them.
     """
     tables: dict[str, tuple[Tensor, Tensor]] = {}
-    for kind in dict.fromkeys(a.rotary_kind for a, _ in parts.layers):
-        if kind is not None and parts.rotary is not None:
-            index = torch.arange(positions, device=next(parts.rotary.buffers()).device)[None]
+    for kind in dict.fromkeys(a.rotary_kind for a, _ in modules.layers):
+        if kind is not None and modules.rotary is not None:
+            index = torch.arange(positions, device=next(modules.rotary.buffers()).device)[None]
             if limit is not None:
                 index = index.clamp(max=limit - 1)
             empty = torch.empty(0, dtype=dtype, device=index.device)
-            cos, sin = parts.rotary(empty, index, *filter(None, [kind]))
+            cos, sin = modules.rotary(empty, index, *filter(None, [kind]))
             tables[kind] = cos[0].to(device), sin[0].to(device)
     return RotaryCache(tables, dtype, device, positions)

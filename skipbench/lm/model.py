@@ -13,7 +13,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.cache import KVCache, upload
 from skipbench.lm.engine import Chosen, Engine, MakeEngine, Variant
 from skipbench.lm.engines import make_engine
-from skipbench.lm.families import angle_limit, describe, kv_shape, parts_of
+from skipbench.lm.families import angle_limit, describe, kv_shape, modules_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.fused.weights import pass_bytes
 from skipbench.lm.layer import text_config
@@ -46,20 +46,20 @@ class LM:
             SkipbenchError: a layer or rotary type that cannot be described; no `strict` here.
         """
         self.model, self.config = model, text_config(model.config)
-        family, parts = describe(model), parts_of(model)
-        self.layers, self._angle_limit = len(parts.layers), angle_limit(self.config)
+        family, modules = describe(model), modules_of(model)
+        self.layers, self._angle_limit = len(modules.layers), angle_limit(self.config)
         self.max_positions = int(self._angle_limit or self.config.max_position_embeddings)
-        self.dtype = parts.embedding.weight.dtype
-        self.devices = [next(a.module.parameters()).device for a, _ in parts.layers]
-        self.input_device = parts.embedding.weight.device
-        self.output_device = parts.head.weight.device
+        self.dtype = modules.embedding.weight.dtype
+        self.devices = [next(a.module.parameters()).device for a, _ in modules.layers]
+        self.input_device = modules.embedding.weight.device
+        self.output_device = modules.head.weight.device
         if any(device.type == "cuda" for device in self.devices):
             # On Hopper torch takes cuDNN's attention first, which plans anew for every length.
             torch.backends.cuda.enable_cudnn_sdp(False)
         self.cache = KVCache(self.devices, *kv_shape(model), self.dtype)
         self.weight_bytes = pass_bytes(model)
         """Bytes of weights that one decoding step reads; of the embedding table, one row."""
-        self._parts = parts
+        self._modules = modules
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict)
         self.strict, self.prices = strict, Prices()
@@ -103,7 +103,7 @@ class LM:
                 for device in dict.fromkeys(self.devices):
                     spare = self.cache.spare if self.engine.padded_rows else 0
                     sizes = capacity + spare, self.dtype, device, self._angle_limit
-                    self._tables[device] = rotary_cache(self._parts, *sizes)
+                    self._tables[device] = rotary_cache(self._modules, *sizes)
                 self.engine.release()
                 self.cache.allocate(capacity)
                 self.engine = self.engine.allocated(self._tables)

@@ -8,8 +8,8 @@ from torch import Tensor
 from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Engine, Sublayer
-from skipbench.lm.families import parts_of
-from skipbench.lm.layer import AttentionParts, Family, MlpParts, ModelParts, text_config
+from skipbench.lm.families import modules_of
+from skipbench.lm.layer import AttentionModules, Family, MlpModules, Modules, text_config
 from skipbench.lm.metadata import AttentionMetadata
 from skipbench.lm.rows import TokenRows
 
@@ -52,7 +52,7 @@ class ReferenceEngine(Engine):
         """
         super().__init__(model, cache, filter(None, [note]))
         self._strict = strict
-        self.parts, self.family = parts_of(model), family
+        self.modules, self.family = modules_of(model), family
         self._view = _LayerView(cache)
         config = text_config(model.config)
         # sdpa takes a missing mask over several rows for a causal one, the others do not
@@ -64,11 +64,11 @@ class ReferenceEngine(Engine):
         self._handed: tuple[Tensor, Tensor] | None = None
         """Input and result of the attention that ran last, where attention and MLP are parallel."""
         self.sublayers: list[Sublayer] = []
-        for index, (attention, mlp) in enumerate(self.parts.layers):
+        for index, (attention, mlp) in enumerate(self.modules.layers):
             self.sublayers += [self._attention(attention, index), self._mlp(mlp)]
 
-    def _attention(self, parts: AttentionParts, index: int) -> Sublayer:
-        family, window = self.family, parts.window
+    def _attention(self, modules: AttentionModules, index: int) -> Sublayer:
+        family, window = self.family, modules.window
         needs_mask, on_gpu = self._needs_mask, self._mask_on_gpu
 
         def attended(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
@@ -77,14 +77,14 @@ class ReferenceEngine(Engine):
             wanted |= on_gpu and metadata.tables.device.type != "cpu"
             mask = metadata.causal_mask(window) if wanted else metadata.mask(window)
             values = {
-                "hidden": parts.norm(hidden[None]),
-                "rotary": _rotary(parts, metadata),
+                "hidden": modules.norm(hidden[None]),
+                "rotary": _rotary(modules, metadata),
                 "mask": None if mask is None else mask[None, None],
                 "positions": metadata.positions[None],
                 "cache": self._view,
             }
-            out = parts.module(**{name: values[role] for name, role in family.arguments})
-            return self._added(hidden, out, parts.after)
+            out = modules.module(**{name: values[role] for name, role in family.arguments})
+            return self._added(hidden, out, modules.after)
 
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             if self._strict and metadata.rows > 1 and metadata.token_rows.verifies:
@@ -103,9 +103,9 @@ class ReferenceEngine(Engine):
 
         return run
 
-    def _mlp(self, parts: MlpParts) -> Sublayer:
+    def _mlp(self, modules: MlpModules) -> Sublayer:
         def added(hidden: Tensor, read: Tensor) -> Tensor:
-            return self._added(hidden, parts.module(parts.norm(read[None])), parts.after)
+            return self._added(hidden, modules.module(modules.norm(read[None])), modules.after)
 
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             handed, self._handed = self._handed, None
@@ -122,33 +122,33 @@ class ReferenceEngine(Engine):
             out = out[0]
         if after is not None:
             out = after(out)
-        if self.parts.residual_scale != 1.0:
-            out = out * self.parts.residual_scale
+        if self.modules.residual_scale != 1.0:
+            out = out * self.modules.residual_scale
         result: Tensor = hidden + out[0]
         return result
 
     def embed(self, tokens: Tensor) -> Tensor:
-        rows: Tensor = self.parts.embedding(tokens)
-        return rows if self.parts.embedding_scale == 1.0 else rows * self.parts.embedding_scale
+        rows: Tensor = self.modules.embedding(tokens)
+        return rows if self.modules.embedding_scale == 1.0 else rows * self.modules.embedding_scale
 
     def head(self, hidden: Tensor) -> Tensor:
         parts = torch.split(hidden, MOST) if self._strict else [hidden]
-        logits = [self.parts.head(self.parts.norm(part[None]))[0] for part in parts]
-        return scaled_logits(self.parts, logits[0] if len(parts) == 1 else torch.cat(logits))
+        logits = [self.modules.head(self.modules.norm(part[None]))[0] for part in parts]
+        return scaled_logits(self.modules, logits[0] if len(parts) == 1 else torch.cat(logits))
 
 
-def scaled_logits(parts: ModelParts, logits: Tensor) -> Tensor:
+def scaled_logits(modules: Modules, logits: Tensor) -> Tensor:
     """Scales and caps the product of the head as the family does."""
-    if parts.logit_scale != 1.0:
-        logits = logits * parts.logit_scale
-    cap = parts.logit_cap
+    if modules.logit_scale != 1.0:
+        logits = logits * modules.logit_scale
+    cap = modules.logit_cap
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
 
-def _rotary(parts: AttentionParts, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
+def _rotary(modules: AttentionModules, metadata: AttentionMetadata) -> tuple[Tensor, Tensor] | None:
     """Cosine and sine [1, T, d] of the rows; a layer that uses none ignores the first tables."""
     tables, index = metadata.tables.kinds, metadata.index
     if not tables:
         return None
-    cos, sin = tables.get(parts.rotary_kind or "") or next(iter(tables.values()))
+    cos, sin = tables.get(modules.rotary_kind or "") or next(iter(tables.values()))
     return cos[index][None], sin[index][None]

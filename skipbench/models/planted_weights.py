@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skipbench.lm.layer import AttentionParts, MlpParts, ModelParts
+from skipbench.lm.layer import AttentionModules, MlpModules, Modules
 from skipbench.models.planted_text import LENGTH, REACH, PlantedText
 
 # Logits in nats. What decides between two tokens adds `CHOICE` to one and takes it from the other.
@@ -65,9 +65,7 @@ def width(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def write_text(
-    model: ModelParts, hidden: int, text: PlantedText, generator: torch.Generator
-) -> None:
+def write_text(model: Modules, hidden: int, text: PlantedText, generator: torch.Generator) -> None:
     """Makes a model whose layers add little to a state say `text`."""
     parts, rows, rotary = StateParts.of(hidden), token_table(text, hidden, generator), model.rotary
     assert rotary is not None
@@ -124,7 +122,7 @@ def token_table(text: PlantedText, hidden: int, generator: torch.Generator) -> T
     return table + needs[read_as]
 
 
-def _show_words(mlp: MlpParts, parts: StateParts, rms: float) -> None:
+def _show_words(mlp: MlpModules, parts: StateParts, rms: float) -> None:
     """Puts the word where the head reads, in the place of what the token follows."""
     gate, up = (projection.weight for projection in mlp.gate_up)
     size = width(parts.word)
@@ -135,7 +133,7 @@ def _show_words(mlp: MlpParts, parts: StateParts, rms: float) -> None:
     mlp.down.weight[parts.following, :size].fill_diagonal_(rms / _silu(GATE))
 
 
-def _decide_here(mlp: MlpParts, parts: StateParts, group: slice, rms: float) -> None:
+def _decide_here(mlp: MlpModules, parts: StateParts, group: slice, rms: float) -> None:
     """One neuron decides where the token has this group."""
     gate, up = (projection.weight for projection in mlp.gate_up)
     _open(gate[:1], parts, rms)
@@ -145,7 +143,7 @@ def _decide_here(mlp: MlpParts, parts: StateParts, group: slice, rms: float) -> 
 
 
 def _decide_by_the_past(
-    attention: AttentionParts,
+    attention: AttentionModules,
     parts: StateParts,
     group: slice,
     rms: float,

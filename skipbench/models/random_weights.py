@@ -11,8 +11,8 @@ from torch import Tensor
 from skipbench.config.architecture import Shape
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import parts_of
-from skipbench.lm.layer import ModelParts
+from skipbench.lm.families import modules_of
+from skipbench.lm.layer import Modules
 from skipbench.models.checks import FIELDS
 from skipbench.models.planted_text import PlantedText, planted_text, strengths
 from skipbench.models.planted_weights import StateParts, width, write_text
@@ -54,9 +54,9 @@ def planted_model(
     sizes |= {"head_dim": shape.width, "max_position_embeddings": shape.context} | NO_SPECIAL
     sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": ROPE_THETA}
     model = empty_model(AutoConfig.for_model(shape.family, **sizes), dtype, device)
-    parts, generator = parts_of(model), torch.Generator().manual_seed(seed)
-    _fill(parts, shape, redundant, seed, generator)
-    write_text(parts, shape.hidden, text, generator)
+    modules, generator = modules_of(model), torch.Generator().manual_seed(seed)
+    _fill(modules, shape, redundant, seed, generator)
+    write_text(modules, shape.hidden, text, generator)
     return model
 
 
@@ -69,13 +69,13 @@ def text_of(hidden: int, redundant: DraftPlan, seed: int, words: int) -> Planted
 
 
 def _fill(
-    parts: ModelParts, shape: Shape, redundant: DraftPlan, seed: int, generator: torch.Generator
+    modules: Modules, shape: Shape, redundant: DraftPlan, seed: int, generator: torch.Generator
 ) -> None:
     """Random numbers in all layers."""
     hidden, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.width
     # Normal numbers drawn once, on the CPU whatever the device, so that a seed means one model;
     # every weight is a stretch of them from another place.
-    weight = parts.embedding.weight
+    weight = modules.embedding.weight
     pool = torch.randn(hidden * max(inner, heads) + OFFSETS, generator=generator).to(weight)
 
     def fill(weight: Tensor, size: float) -> None:
@@ -86,7 +86,7 @@ def _fill(
     sizes = {s: NOISE * strength**0.5 for s, strength in strengths(redundant, seed).items()}
     sizes = {0: LEAK, 1: LEAK} | sizes | dict.fromkeys(redundant.skipped, LEAK)
     read = StateParts.of(hidden).word.stop
-    for index, (attention, mlp) in enumerate(parts.layers):
+    for index, (attention, mlp) in enumerate(modules.layers):
         # Qwen3 sets the size of queries and keys in its norms
         focus = 1.0 if attention.qk_norms else FOCUS
         for norm in attention.qk_norms or ():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import parts_of
+from skipbench.lm.families import modules_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 
@@ -80,10 +80,10 @@ def prune(lm: LM, texts: Sequence[list[int]], pattern: Pattern) -> None:
         raise SkipbenchError(f"Wanda prunes under engine=reference, not engine={lm.engine.name}")
     if not any(texts):
         raise SkipbenchError("model.sparsity needs texts; raise model.calibration.rows")
-    parts = parts_of(lm.model)
-    if any(mlp.inactive_bytes for _, mlp in parts.layers):
+    modules = modules_of(lm.model)
+    if any(mlp.inactive_bytes for _, mlp in modules.layers):
         raise SkipbenchError(f"the experts of {lm.config.model_type} cannot be pruned")
-    layers = [linears(a.module) + linears(mlp.module) for a, mlp in parts.layers]
+    layers = [linears(a.module) + linears(mlp.module) for a, mlp in modules.layers]
     squares: dict[torch.nn.Linear, Tensor] = {}
     for linear in (linear for found in layers for linear in found):
         pattern.dropped(linear.in_features)  # refused before anything is changed

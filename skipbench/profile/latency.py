@@ -19,7 +19,7 @@ from msgspec import structs
 from skipbench.config.run_config import RunConfig
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import parts_of
+from skipbench.lm.families import modules_of
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.metrics.prices import Latencies, Point, Prices
@@ -181,12 +181,12 @@ def part_bytes(lm: LM) -> dict[str, int]:
     the head, of one layer's K/V row, and of a number.
     """
 
-    def size(modules: Iterable[Any]) -> int:
-        return sum(p.nbytes for m in modules for p in m.parameters())
+    def size(of: Iterable[Any]) -> int:
+        return sum(p.nbytes for m in of for p in m.parameters())
 
-    parts = parts_of(lm.model)
-    attention = sum(size(attention.modules) for attention, _ in parts.layers)
-    mlp = sum(size(mlp.modules) - mlp.inactive_bytes for _, mlp in parts.layers)
+    modules = modules_of(lm.model)
+    attention = sum(size(attention.weighted) for attention, _ in modules.layers)
+    mlp = sum(size(mlp.weighted) - mlp.inactive_bytes for _, mlp in modules.layers)
     attention, mlp, row = (total // lm.layers for total in (attention, mlp, row_bytes(lm)))
-    head, number = size([parts.head, parts.norm]), lm.dtype.itemsize
+    head, number = size([modules.head, modules.norm]), lm.dtype.itemsize
     return {"attention": attention, "mlp": mlp, "head": head, "row": row, "number": number}

@@ -107,7 +107,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     model_commit: str | None = None  # commit of a branch of the hub
     latency: str | None = None  # name of the latency file
     latency_sha256: str | None = None  # hash of the latencies that the method used
-    parts: dict[str, Any] = {}  # seconds of the model's parts, a `metrics.prices.Parts`
+    parts: dict[str, Any] = {}  # seconds of the model's parts, a `metrics.prices.Latencies`
     resumed: list[dict[str, Any]] = []  # `after_turns` and what differs, per resuming process
 
     @property

@@ -1,6 +1,6 @@
-"""Attention over absolute parts (`cuda_graphs.attention`): near float32 attention by torch, and for
-a row of a pass the bits that the row gets alone. Both for the kernels, in Triton's interpreter or
-on a GPU, and for their form in plain torch (`cuda_graphs.on_cpu`).
+"""Attention over splits of a fixed size (`cuda_graphs.attention`): near float32 attention by torch,
+and for a row of a pass the bits that the row gets alone. Both for the kernels, in Triton's
+interpreter or on a GPU, and for their form in plain torch (`cuda_graphs.on_cpu`).
 """
 
 import random
@@ -21,7 +21,7 @@ TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 """Largest norm of a difference from float32 arithmetic, as a share."""
 SCALE = 0.3
 Place = tuple[Tensor, Tensor, Tensor]  # bounds, depth, tree mask
-LAUNCHED = SimpleNamespace(**{name: kernel(attention, name) for name in ("place", "attend_parts")})
+LAUNCHED = SimpleNamespace(**{name: kernel(attention, name) for name in ("place", "attend_splits")})
 KERNELS = pytest.mark.parametrize("of", [LAUNCHED, on_cpu], ids=["kernels", "torch"])
 
 
@@ -67,10 +67,10 @@ def attended(of: Any, one: Pass) -> Tensor:
     out = [table.new_empty(rows, 1, d) for _ in range(2)]
     target = torch.empty(rows, dtype=torch.int64, device=DEVICE)
     paths = torch.empty(rows, attention.PATH, dtype=torch.int32, device=DEVICE)
-    part = attention.part_size(one.query.dtype, d)
-    of.place(bounds, depth, mask, table, table, target, *out, paths, part)
+    split = attention.split_size(one.query.dtype, d)
+    of.place(bounds, depth, mask, table, table, target, *out, paths, split)
     given = one.query, one.cache, bounds, depth, paths, one.size, one.window, SCALE
-    return of.attend_parts(*given).view(one.query.shape)  # type: ignore[no-any-return]
+    return of.attend_splits(*given).view(one.query.shape)  # type: ignore[no-any-return]
 
 
 def by_torch(one: Pass) -> Tensor:
@@ -83,7 +83,7 @@ def by_torch(one: Pass) -> Tensor:
 
 
 def drawn_rows(draw: random.Random, most: int, border: int) -> TokenRows:
-    """A chain, tree or branches whose context ends near a border of parts, or anywhere."""
+    """A chain, tree or branches whose context ends near a border of splits, or anywhere."""
     near = border * draw.randint(1, 2) + draw.randint(-most, most)
     context_len = draw.choice((near, near, draw.randint(1, 2 * border)))
     count = draw.randint(1, most)
@@ -109,7 +109,7 @@ def drawn_pass(seed: int) -> Pass:
     dtype = draw.choice(list(TOLERANCES))
     d, kv = draw.choice((8, 16, 20, 40, 130)), draw.choice((1, 1, 2))
     group = draw.choice((1, 2, 3, 17 if d == 8 else 4))
-    border = attention.part_size(dtype, d)
+    border = attention.split_size(dtype, d)
     rows = drawn_rows(draw, 6, border)
     window = draw.choice((LONGEST, LONGEST, 1, 7, border, border + 5))
     size = rows.end + draw.choice((0, 1, border))
@@ -200,7 +200,7 @@ def test_place(of: Any) -> None:
 
 def chains(dtype: torch.dtype, counts: range) -> list[Pass]:
     """A third each across a border after the first row, before the last, and across none."""
-    border, made = attention.part_size(dtype, 16), []
+    border, made = attention.split_size(dtype, 16), []
     for count in counts:
         start = (border - 1, border + 1 - count, 9)[count % 3]
         made.append(exact_pass(TokenRows.chain(start, count), dtype))
@@ -212,7 +212,7 @@ def trees(seed: int, count: int) -> list[Pass]:
     draw, made = random.Random(seed), []
     for _ in range(count):
         dtype = draw.choice((torch.float32, torch.bfloat16))
-        border, size = attention.part_size(dtype, 16), draw.randint(2, 8)
+        border, size = attention.split_size(dtype, 16), draw.randint(2, 8)
         start = border * draw.randint(1, 2) - draw.randint(0, size)
         rows = TokenRows.tree(start, drawn_tree(draw, size))
         if draw.random() < 0.4:
@@ -243,7 +243,7 @@ def test_a_row_of_any_chain_or_tree_has_the_bits_that_it_has_alone(
     assert [differing(LAUNCHED, one) for one in passes] == [0] * len(passes)
 
 
-FAULTS = ("parts by start", "ancestors by cache row", "sums by bucket")
+FAULTS = ("splits by start", "ancestors by cache row", "sums by bucket")
 
 
 @KERNELS
@@ -252,10 +252,10 @@ def test_a_fault_is_found(of: Any, fault: str, monkeypatch: pytest.MonkeyPatch) 
     place = of.place
 
     def before(one: Pass) -> None:
-        if fault == "parts by start":
+        if fault == "splits by start":
             odd = one.rows.start % 2
             for module in (on_cpu, attention):
-                monkeypatch.setattr(module, "part_size", lambda *_: 32 << odd)
+                monkeypatch.setattr(module, "split_size", lambda *_: 32 << odd)
         if fault == "sums by bucket":
             monkeypatch.setattr(
                 on_cpu if of is on_cpu else attention, "CHUNK", 2 if one.size % 128 > 64 else 16
@@ -263,13 +263,13 @@ def test_a_fault_is_found(of: Any, fault: str, monkeypatch: pytest.MonkeyPatch) 
 
     def by_cache_row(bounds: Tensor, *rest: Any) -> None:
         place(bounds, *rest)
-        paths, part = rest[-2:]
-        base = bounds[1] // part * part
+        paths, split = rest[-2:]
+        base = bounds[1] // split * split
         paths.copy_(torch.where(paths >= 0, base + torch.arange(attention.PATH, device=DEVICE), -1))
 
     if fault == "ancestors by cache row":
         monkeypatch.setattr(of, "place", by_cache_row)
-    start = 62 + 192 * (fault == "sums by bucket")  # of 4 parts or more
+    start = 62 + 192 * (fault == "sums by bucket")  # of 4 splits or more
     one = exact_pass(TokenRows.tree(start, (-1, -1, 1)), torch.float32)
     assert differing(of, one, before) > 0
     monkeypatch.undo()

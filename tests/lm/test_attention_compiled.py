@@ -25,7 +25,7 @@ TYPES = {
     "bounds": "*i64", "depth": "*i64", "tree_mask": "*i1", "target": "*i64", "paths": "*i32",
     "outs": "*fp32", "log_sums": "*fp32", "scale": "fp32", "q_eps": "fp32", "k_eps": "fp32",
 }  # fmt: skip
-COUNTS = ("rows", "positions", "parts", "window", "width", "q_heads", "kv")
+COUNTS = ("rows", "positions", "splits", "window", "width", "q_heads", "kv")
 OF_OPS = {"silu_times": {"BLOCK": 1024}, "rotate_and_write": {"NORMED": True}}
 PTXAS = "backends/nvidia/bin/ptxas"
 
@@ -38,7 +38,7 @@ def test_every_kernel_compiles_and_spills_nothing(architecture: int) -> None:
     told = subprocess.run(words, env=env, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     made = [json.loads(line) for line in told.stdout.splitlines()]
-    assert [k["d"] for k in made if k["kernel"] == "attend_parts"] == [d for _, d in DIMS]
+    assert [k["d"] for k in made if k["kernel"] == "attend_splits"] == [d for _, d in DIMS]
     for kernel in made:
         # products of another form (`wgmma`) could add in another order
         assert (
@@ -89,11 +89,11 @@ def main(arch: int) -> None:
 
     for dtype, d in DIMS:
         of = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
-        part = attention.part_size(of, d)
-        constants = {"d": d, "BLOCK_D": d, "GROUP": 4, "PART": part}
+        split = attention.split_size(of, d)
+        constants = {"d": d, "BLOCK_D": d, "GROUP": 4, "SPLIT": split}
         constants |= {n: getattr(attention, n) for n in ("PATH", "TILE", "CHUNK")}
-        for name in ("attend_parts", *("place", "join", *OF_OPS) * (d == 128)):
-            warps = {"attend_parts": attention.warps(of), "rotate_and_write": 1}.get(name, 4)
+        for name in ("attend_splits", *("place", "join", *OF_OPS) * (d == 128)):
+            warps = {"attend_splits": attention.warps(of), "rotate_and_write": 1}.get(name, 4)
             kernel = getattr(kernels if name in OF_OPS else attention_triton, name)
             given = constants | OF_OPS.get(name, {})
             made = compiled(kernel, dtype, given, warps, arch)

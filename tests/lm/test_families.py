@@ -22,7 +22,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotStrictError, SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.lm import families
-from skipbench.lm.families import FAMILIES, parts_of
+from skipbench.lm.families import FAMILIES, modules_of
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.layer import Family
 from skipbench.lm.model import LM
@@ -302,4 +302,4 @@ def test_a_rope_that_changes_is_kept_to_the_context_before_that(family: str) -> 
 
 
 def test_projections_that_experts_lack_are_empty() -> None:
-    assert parts_of(described_model("mixtral")).layers[0][1].gate_up == ()
+    assert modules_of(described_model("mixtral")).layers[0][1].gate_up == ()

@@ -82,7 +82,7 @@ def by_bucket(attend: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "planted"),
-    [("linear", by_rows), ("attend_parts", by_bucket)],
+    [("linear", by_rows), ("attend_splits", by_bucket)],
 )
 def test_a_kernel_that_depends_on_rows_is_refused(
     name: str, planted: Any, monkeypatch: pytest.MonkeyPatch

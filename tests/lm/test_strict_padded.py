@@ -29,7 +29,7 @@ def padded(monkeypatch: pytest.MonkeyPatch, family: str = "llama") -> LM:
     """A strict model whose passes are padded on this CPU, too."""
     if "cpu" not in registered("engine"):
         pytest.skip("torch's attention of a CPU gives padded rows other bits, too")
-    monkeypatch.setattr(FusedEngine, "pads_on", ("cpu",))
+    monkeypatch.setattr(FusedEngine, "pads", True)
     lm = LM(random_model(family), strict=True)
     lm.allocate(160)
     return lm

@@ -26,13 +26,13 @@ class CpuEngine(FusedEngine):
         self._layers: dict[str, list[LayerWeights]] = {}  # by variant, empty for the model's own
         self._native: NativePass | None = None
         super().__init__(*given)
-        windows = [attention.window for attention, _ in self.parts if attention.window]
+        windows = [attention.window for attention, _ in self.modules if attention.window]
         self._window = min(windows, default=None)
 
     def made_of(self, layers: list[LayerWeights], variant: str = "") -> list[Sublayer]:
         self._layers[variant] = layers
         if not self.padded_rows:
-            self._native = native_pass(self.parts, self.cache, self._layers)
+            self._native = native_pass(self.modules, self.cache, self._layers)
         return super().made_of(layers, variant)
 
     def run(

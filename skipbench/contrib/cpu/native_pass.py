@@ -15,10 +15,10 @@ from skipbench.contrib.cpu.native import AVX2, FLOAT, LONG, POINTER, address, li
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen
 from skipbench.lm.fused.weights import LayerWeights
-from skipbench.lm.layer import AttentionParts, MlpParts
+from skipbench.lm.layer import AttentionModules, MlpModules
 from skipbench.lm.metadata import AttentionMetadata
 
-Parts = Sequence[tuple[AttentionParts, MlpParts]]
+Layers = Sequence[tuple[AttentionModules, MlpModules]]
 KEPT = 256  # lists of sub-layers whose addresses are kept: a search tries thousands
 
 
@@ -51,15 +51,15 @@ class _Pass(ctypes.Structure):
 
 
 def native_pass(
-    parts: Parts, cache: KVCache, weights: Mapping[str, Sequence[LayerWeights]]
+    modules: Layers, cache: KVCache, weights: Mapping[str, Sequence[LayerWeights]]
 ) -> "NativePass | None":
     """`None` where a part of a pass has no C function."""
-    plain = all(attention.qk_norms is None for attention, _ in parts)
-    if not plain or kernel_of(parts[0][0].norm.weight) is None or cache.head_dim % 8:
+    plain = all(attention.qk_norms is None for attention, _ in modules)
+    if not plain or kernel_of(modules[0][0].norm.weight) is None or cache.head_dim % 8:
         return None
     native = [getattr(w, "native", None) for of in weights.values() for layer in of for w in layer]
     known = [one for one in native if one is not None]
-    return NativePass(parts, cache, weights, known) if len(known) == len(native) else None
+    return NativePass(modules, cache, weights, known) if len(known) == len(native) else None
 
 
 class NativePass:
@@ -67,7 +67,7 @@ class NativePass:
 
     def __init__(
         self,
-        parts: Parts,
+        modules: Layers,
         cache: KVCache,
         weights: Mapping[str, Sequence[LayerWeights]],
         native: Sequence[Native],
@@ -77,18 +77,18 @@ class NativePass:
             weights: those of every layer by their variant, empty for the model's own.
             native: of all of these weights.
         """
-        like, self._cache = parts[0][0].norm.weight, cache
-        self._norms = [part.norm.weight.data.contiguous() for pair in parts for part in pair]
+        like, self._cache = modules[0][0].norm.weight, cache
+        self._norms = [part.norm.weight.data.contiguous() for pair in modules for part in pair]
         products, self._sublayers = iter(native), list[_Sublayer]()
         self._used = weights  # the C function reads their memory
-        self._first = {name: 2 * len(parts) * place for place, name in enumerate(weights)}
+        self._first = {name: 2 * len(modules) * place for place, name in enumerate(weights)}
         own = weights[""]
-        for layer, pair in zip(itertools.chain(*weights.values()), itertools.cycle(parts)):
+        for layer, pair in zip(itertools.chain(*weights.values()), itertools.cycle(modules)):
             for part, inner in zip(pair, (layer.output.inputs, layer.down.inputs), strict=True):
                 (first, weight), (second, then) = pair_of = next(products), next(products)
-                norm = self._norms[len(self._sublayers) % (2 * len(parts))].data_ptr()
-                scale = part.scale if isinstance(part, AttentionParts) else 1.0
-                both = None if isinstance(part, AttentionParts) else native_mlp(*pair_of)
+                norm = self._norms[len(self._sublayers) % (2 * len(modules))].data_ptr()
+                scale = part.scale if isinstance(part, AttentionModules) else 1.0
+                both = None if isinstance(part, AttentionModules) else native_mlp(*pair_of)
                 numbers = norm, None, inner, part.norm.variance_epsilon, scale
                 self._sublayers.append(_Sublayer(first, second, weight, then, both, *numbers))
         self._width = like.shape[0]

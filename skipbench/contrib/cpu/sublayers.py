@@ -25,11 +25,11 @@ class CpuAttention(Attention):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        parts, *_ = given
-        self._like = parts.norm.weight
+        modules, *_ = given
+        self._like = modules.norm.weight
         self._native = native_attention(self.cache, self.index, self.scale, self._like)
         self._rotate = None
-        if parts.qk_norms is None:
+        if modules.qk_norms is None:
             self._rotate = native_rotation(self.cache, self._like)
 
     def rotate_and_store(
@@ -59,5 +59,5 @@ class CpuMlp(Mlp):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        parts, *_ = given
-        self.silu_times = native_silu(parts.norm.weight) or self.silu_times
+        modules, *_ = given
+        self.silu_times = native_silu(modules.norm.weight) or self.silu_times

@@ -1,8 +1,8 @@
 """Operators of torch for attention whose bits for a row do not depend on the rows beside it.
 
-The text is cut into parts at fixed positions, 0 .. PART - 1 and so on. A part is one product of 16
-queries with its keys and one with its values, whether it is read for all rows of a pass or, from
-the end of the committed text on, for each row along its own path through the pass.
+The text is cut into splits of a fixed size, at positions 0 .. SPLIT - 1 and so on. A split is one
+product of 16 queries with its keys and one with its values, whether it is read for all rows of a
+pass or, from the end of the committed text on, for each row along its own path through the pass.
 
 `bounds`: [3] of int64 on the device: `start`, `context_len` and the first cache row written.
 """
@@ -14,19 +14,19 @@ from torch.library import custom_op
 from skipbench.lm.cuda_graphs.ops import device_of
 
 MAX_ROWS = 128  # of a pass; wider ones are bound by arithmetic, not launches: without graphs
-PATH = 256  # positions of a row's path: of a part, and of a pass
-CHUNK = 16  # parts that are added at once
+PATH = 256  # positions of a row's path: of a split, and of a pass
+CHUNK = 16  # splits that are added at once
 TILE = 16  # query rows of a product
 LONGEST = 1 << 30  # positions of a window; no text is longer
 
 
-def part_size(dtype: torch.dtype, d: int) -> int:
-    """Positions of a part: so many that a tile stays in registers and shared memory."""
+def split_size(dtype: torch.dtype, d: int) -> int:
+    """Positions of a split: so many that a tile stays in registers and shared memory."""
     return 128 >> ((dtype.itemsize == 4) + (d > 128))
 
 
 def warps(dtype: torch.dtype) -> int:
-    """Warps of a program of `attend_parts`."""
+    """Warps of a program of `attend_splits`."""
     return 8 if dtype.itemsize == 4 else 4
 
 
@@ -38,7 +38,7 @@ def _block(d: int) -> int:
 @custom_op("skipbench::place", mutates_args=("target", "cos", "sin", "paths"), device_types="cuda")
 def place(
     bounds: Tensor, depth: Tensor, tree_mask: Tensor, all_cos: Tensor, all_sin: Tensor,
-    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, part: int,
+    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, split: int,
 ) -> None:  # fmt: skip
     """Fills what depends on the places of a pass: `target` to `paths`.
 
@@ -49,26 +49,26 @@ def place(
         target: [R] cache rows that are written.
         cos, sin: [R, 1, d] tables of the rows.
         paths: [R, PATH] of int32: entry `j` is the cache row that holds position `base + j` of a
-            row's text, -1 for none; `base`: where the part begins that holds position
+            row's text, -1 for none; `base`: where the split begins that holds position
             `context_len`.
-        part: `part_size` of the model.
+        split: `split_size` of the model.
     """
     from skipbench.lm.cuda_graphs import attention_triton
 
     rows, (positions, _, d) = len(depth), all_cos.shape
-    assert rows <= MAX_ROWS and part + MAX_ROWS <= PATH
+    assert rows <= MAX_ROWS and split + MAX_ROWS <= PATH
     with device_of(paths):
         attention_triton.place[(rows,)](
             bounds, depth, tree_mask, all_cos, all_sin, target, cos, sin, paths, rows, positions,
-            d, PART=part, PATH=PATH, TILE=TILE, BLOCK_D=_block(d),
+            d, SPLIT=split, PATH=PATH, TILE=TILE, BLOCK_D=_block(d),
         )  # fmt: skip
 
 
 place.register_fake(lambda *_: None)
 
 
-@custom_op("skipbench::attend_parts", mutates_args=(), device_types="cuda")
-def attend_parts(
+@custom_op("skipbench::attend_splits", mutates_args=(), device_types="cuda")
+def attend_splits(
     query: Tensor, cache: Tensor, bounds: Tensor, depth: Tensor, paths: Tensor, size: int,
     window: int, scale: float,
 ) -> Tensor:  # fmt: skip
@@ -83,27 +83,27 @@ def attend_parts(
     from skipbench.lm.cuda_graphs import attention_triton
 
     (rows, heads, d), kv = query.shape, cache.shape[1] // 2
-    part, block_d, group = part_size(query.dtype, d), _block(d), heads // kv
-    parts = -(-size // part)
-    outs = query.new_empty(parts, rows, heads, d, dtype=torch.float32)
-    log_sums = outs.new_empty(parts, rows, heads)
+    split, block_d, group = split_size(query.dtype, d), _block(d), heads // kv
+    splits = -(-size // split)
+    outs = query.new_empty(splits, rows, heads, d, dtype=torch.float32)
+    log_sums = outs.new_empty(splits, rows, heads)
     out = query.new_empty(rows, heads * d)
-    # tiles of the parts of all rows, and of those that may hold a position of the pass
-    tiles = parts * -(-rows * group // TILE)
-    tiles += ((part + rows - 2) // part + 1) * rows * -(-group // TILE)
+    # tiles of the splits of all rows, and of those that may hold a position of the pass
+    tiles = splits * -(-rows * group // TILE)
+    tiles += ((split + rows - 2) // split + 1) * rows * -(-group // TILE)
     with device_of(query):
-        attention_triton.attend_parts[tiles, kv](
+        attention_triton.attend_splits[tiles, kv](
             query, cache, bounds, depth, paths, outs, log_sums, scale, min(window, LONGEST), rows,
-            parts, d, GROUP=group, PART=part, PATH=PATH, TILE=TILE, BLOCK_D=block_d,
+            splits, d, GROUP=group, SPLIT=split, PATH=PATH, TILE=TILE, BLOCK_D=block_d,
             num_warps=warps(query.dtype),
         )  # fmt: skip
         attention_triton.join[rows, heads](
-            outs, log_sums, bounds, depth, out, parts, d,
-            PART=part, CHUNK=CHUNK, BLOCK_D=block_d, num_warps=4,
+            outs, log_sums, bounds, depth, out, splits, d,
+            SPLIT=split, CHUNK=CHUNK, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip
     return out
 
 
-attend_parts.register_fake(
+attend_splits.register_fake(
     lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
 )

@@ -1,5 +1,5 @@
-"""Triton kernels of `parts`: attention over parts of the text at fixed places, whose bits for a row
-do not depend on the other rows of its pass.
+"""Triton kernels of attention over splits of the text of a fixed size, whose bits for a row do not
+depend on the other rows of its pass.
 
 A position is that of a token in its text, not its cache row. Nothing that varies between passes is
 specialized: each model has one compiled form of each kernel.
@@ -15,7 +15,7 @@ from skipbench.lm.cuda_graphs.kernels import LOWEST
 def place(
     bounds: tl.tensor, depth: tl.tensor, tree_mask: tl.tensor, all_cos: tl.tensor,
     all_sin: tl.tensor, target: tl.tensor, cos: tl.tensor, sin: tl.tensor, paths: tl.tensor,
-    rows: tl.tensor, positions: tl.tensor, d: tl.constexpr, PART: tl.constexpr,
+    rows: tl.tensor, positions: tl.tensor, d: tl.constexpr, SPLIT: tl.constexpr,
     PATH: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
     """Targets [R], rotary tables [R, d] and paths [R, PATH] of a pass; a program per row."""
@@ -27,7 +27,7 @@ def place(
     tl.store(cos + row * d + at, tl.load(all_cos + table + at, at < d, 0.0), at < d)
     tl.store(sin + row * d + at, tl.load(all_sin + table + at, at < d, 0.0), at < d)
     index = tl.arange(0, PATH)
-    position = context_len // PART * PART + index
+    position = context_len // SPLIT * SPLIT + index
     path = tl.where(position < context_len, position, -1)
     for first in range(0, rows, TILE):
         other = first + tl.arange(0, TILE)
@@ -43,7 +43,7 @@ def place(
 def _softmax(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, sees: tl.tensor, scale: tl.tensor
 ) -> tl.tensor:  # fmt: skip
-    """`q` [16, D] over `k` and `v` [PART, D]: a softmax, and the logarithm of its sum."""
+    """`q` [16, D] over `k` and `v` [SPLIT, D]: a softmax, and the logarithm of its sum."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     score = tl.where(sees, score, float("-inf"))
     best = tl.maximum(tl.max(score, 1), LOWEST)
@@ -55,46 +55,46 @@ def _softmax(
     return out, tl.where(none, float("-inf"), best + tl.log(some))
 
 
-@triton.jit(do_not_specialize=["rows", "parts", "window"])
-def attend_parts(
+@triton.jit(do_not_specialize=["rows", "splits", "window"])
+def attend_splits(
     query: tl.tensor, cache: tl.tensor, bounds: tl.tensor, depth: tl.tensor, paths: tl.tensor,
     outs: tl.tensor, log_sums: tl.tensor, scale: tl.tensor, window: tl.tensor, rows: tl.tensor,
-    parts: tl.tensor, d: tl.constexpr, GROUP: tl.constexpr, PART: tl.constexpr,
+    splits: tl.tensor, d: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr,
     PATH: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Softmaxes `outs` [parts, R, H, d] over the positions of each part alone, and logarithms of
-    their sums `log_sums` [parts, R, H], minus infinity (and no softmax) where a row sees none.
+    """Softmaxes `outs` [splits, R, H, d] over the positions of each split alone, and logarithms of
+    their sums `log_sums` [splits, R, H], minus infinity (and no softmax) where a row sees none.
 
-    A program per key head and tile of queries. Parts that end in the committed text serve all rows
+    A program per key head and tile of queries. Splits that end in the committed text serve all rows
     at once (`shared`: a tile has the R rows of one query head after the other); those from there on
     are read for each row, along its path, by the query heads of the key head. TILE: queries of a
     product.
     """
     index, head, kv = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     context_len = tl.load(bounds + 1).to(tl.int32)
-    base = context_len // PART * PART
+    base = context_len // SPLIT * SPLIT
     row_tiles = rows * ((GROUP + TILE - 1) // TILE)
     all_tiles = tl.cdiv(rows * GROUP, TILE)
-    shared = index < parts * all_tiles
-    of_row = tl.maximum(index - parts * all_tiles, 0)
-    part = tl.where(shared, index // all_tiles, base // PART + of_row // row_tiles)
+    shared = index < splits * all_tiles
+    of_row = tl.maximum(index - splits * all_tiles, 0)
+    split = tl.where(shared, index // all_tiles, base // SPLIT + of_row // row_tiles)
     tile = tl.where(shared, index % all_tiles, of_row % row_tiles)
-    first = part * PART
-    if (part < parts) & ((first < base) | (shared == 0)):
+    first = split * SPLIT
+    if (split < splits) & ((first < base) | (shared == 0)):
         one = tl.where(shared, 0, tile % rows)  # the row of a tile of one
         m, lane = tile * TILE + tl.arange(0, TILE), tl.arange(0, TILE)
         row = tl.where(shared, m % rows, one)
         of_group = tl.where(shared, m // rows, tile // rows * TILE + lane)
         q_head, known = head * GROUP + of_group, of_group < GROUP
-        place = ((part * rows + row) * kv * GROUP + q_head).to(tl.int64)
+        place = ((split * rows + row) * kv * GROUP + q_head).to(tl.int64)
         # the first position of a row of this tile, or before it
         least = context_len + tl.where(shared, 0, tl.load(depth + one).to(tl.int32))
-        unseen = (first > least) | (first + PART <= least - window + 1)
+        unseen = (first > least) | (first + SPLIT <= least - window + 1)
         if unseen:
             tl.store(log_sums + place, tl.full([TILE], float("-inf"), tl.float32), known)
         else:
             at = tl.arange(0, BLOCK_D)[None, :]
-            position = first + tl.arange(0, PART)
+            position = first + tl.arange(0, SPLIT)
             along = (shared == 0) & (position - base < PATH)
             line = tl.load(paths + one * PATH + position - base, along, -1)
             line = tl.where(shared, position, line)
@@ -113,34 +113,34 @@ def attend_parts(
             tl.store(log_sums + place, log_sum, known)
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["splits"])
 def join(
     outs: tl.tensor, log_sums: tl.tensor, bounds: tl.tensor, depth: tl.tensor, out: tl.tensor,
-    parts: tl.tensor, d: tl.constexpr, PART: tl.constexpr, CHUNK: tl.constexpr,
+    splits: tl.tensor, d: tl.constexpr, SPLIT: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:  # fmt: skip
-    """`out` [R, H, d] of what `attend_parts` made; a program per row and query head. The parts up
+    """`out` [R, H, d] of what `attend_splits` made; a program per row and query head. The splits up
     to the row's position are added in order, in sums of CHUNK.
     """
     row, head, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     line, lines = row * heads + head, tl.num_programs(0) * heads
     position = (tl.load(bounds + 1) + tl.load(depth + row)).to(tl.int32)
-    end = tl.minimum(position // PART + 1, parts)
+    end = tl.minimum(position // SPLIT + 1, splits)
     each, at = tl.arange(0, CHUNK), tl.arange(0, BLOCK_D)[None, :]
     most = tl.full([CHUNK], LOWEST, tl.float32)
     for first in range(0, end, CHUNK):
-        part = first + each
-        found = tl.load(log_sums + part * lines + line, part < end, float("-inf"))
+        split = first + each
+        found = tl.load(log_sums + split * lines + line, split < end, float("-inf"))
         most = tl.maximum(most, found)
     best = tl.max(most, 0)
     total = 0.0
     joined = tl.zeros([1, BLOCK_D], tl.float32)
     for first in range(0, end, CHUNK):
-        part = first + each
-        share = tl.load(log_sums + part * lines + line, part < end, float("-inf"))
+        split = first + each
+        share = tl.load(log_sums + split * lines + line, split < end, float("-inf"))
         share = tl.exp(share - best)
-        at_part = outs + ((part * lines + line).to(tl.int64) * d)[:, None] + at
-        found = tl.load(at_part, (share != 0.0)[:, None] & (at < d), 0.0)
+        at_split = outs + ((split * lines + line).to(tl.int64) * d)[:, None] + at
+        found = tl.load(at_split, (share != 0.0)[:, None] & (at < d), 0.0)
         total += tl.sum(share, 0)
         joined += tl.sum(found * share[:, None], 0)[None, :]
     joined /= tl.maximum(total, 1e-30)  # 0 where a row sees nothing

@@ -128,12 +128,12 @@ class GraphBuffers:
         """The work that turns `bounds`, `depth` and `tree_mask` into targets, rotary tables and
         `paths`; `cos`, `sin`: [P, 1, d] of all positions.
         """
-        part = attention.part_size(self.dtype, cos.shape[2])
+        split = attention.split_size(self.dtype, cos.shape[2])
 
         def run() -> None:
             attention.place(
                 self.bounds, self.depth, self.tree_mask, cos, sin,
-                self.target, self.cos, self.sin, self.paths, part,
+                self.target, self.cos, self.sin, self.paths, split,
             )  # fmt: skip
 
         return run

@@ -27,7 +27,7 @@ from skipbench.lm.cuda_graphs.ops import at_hand
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
 from skipbench.lm.engine import CapturedGraphs, Chosen, Engine, States, Sublayer
-from skipbench.lm.families import parts_of
+from skipbench.lm.families import modules_of
 from skipbench.lm.fused.engine import FusedEngine, fused_engine
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import Family
@@ -99,12 +99,12 @@ class CudaGraphsEngine(Engine):
                 Triton.
         """
         super().__init__(model, cache)
-        self.strict, self._layers = strict, parts_of(model).layers
+        self.strict, self._layers = strict, modules_of(model).layers
         self.fused = fused_engine(model, family, cache)
         if capture is EagerCapture:
             self.fused.add_note("engine=cuda_graphs: its work is called, no graph is captured")
         self.embed = self.fused.embed
-        self._head = Normed(parts_of(model).norm, self.fused.head_weight)
+        self._head = Normed(modules_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.graphs = {
             device: DeviceGraphs(model.config, cache, capture(device), strict)

@@ -14,51 +14,51 @@ from torch import Tensor
 
 from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cuda_graphs import attention, ops, products
-from skipbench.lm.cuda_graphs.attention import CHUNK, part_size
+from skipbench.lm.cuda_graphs.attention import CHUNK, split_size
 from skipbench.lm.llama import rotated
 from skipbench.lm.llama import silu_times as silu_times  # as it is
 
 
 def place(
     bounds: Tensor, depth: Tensor, tree_mask: Tensor, all_cos: Tensor, all_sin: Tensor,
-    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, part: int,
+    target: Tensor, cos: Tensor, sin: Tensor, paths: Tensor, split: int,
 ) -> None:  # fmt: skip
     context_len, written = int(bounds[1]), int(bounds[2])
     target.copy_(written + torch.arange(len(depth)))
     own = (context_len + depth).clamp(max=len(all_cos) - 1)
     cos.copy_(all_cos[own])
     sin.copy_(all_sin[own])
-    position = context_len // part * part + torch.arange(paths.shape[1])
+    position = context_len // split * split + torch.arange(paths.shape[1])
     paths.copy_(torch.where(position < context_len, position, -1))
     for row, other in tree_mask[: len(depth), : len(depth)].nonzero().tolist():
         paths[row, position == context_len + depth[other]] = written + other
 
 
-def attend_parts(
+def attend_splits(
     query: Tensor, cache: Tensor, bounds: Tensor, depth: Tensor, paths: Tensor, size: int,
     window: int, scale: float,
 ) -> Tensor:  # fmt: skip
     (_, context_len, _), d = bounds.tolist(), query.shape[2]
-    part, outs = part_size(query.dtype, d), []
-    base = context_len // part * part
+    split, outs = split_size(query.dtype, d), []
+    base = context_len // split * split
     for row, behind, path in zip(query, depth.tolist(), paths, strict=True):
         position = context_len + behind
-        at = torch.arange(-(-min(position + 1, size) // part) * part)
+        at = torch.arange(-(-min(position + 1, size) // split) * split)
         line = torch.cat((at[:base], path[: max(0, len(at) - base)]))
         sees = (line >= 0) & (at <= position) & (position - at < window)
         seen = cache[torch.where(sees, line, 0).long()]
         seen = seen.masked_fill(~sees[:, None, None], 0.0)  # where nothing may be written
         grouped = row.view(cache.shape[1] // 2, -1, d)
         softmaxes = _softmaxes(
-            grouped, seen.view(-1, part, *seen.shape[1:]), sees.view(-1, part), scale
+            grouped, seen.view(-1, split, *seen.shape[1:]), sees.view(-1, split), scale
         )
         outs.append(_joined(*softmaxes).to(query.dtype).flatten())
     return torch.stack(outs)
 
 
 def _softmaxes(query: Tensor, seen: Tensor, sees: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """[KV, G, d] over the rows `seen` [P, PART, 2 KV, d] of P parts: softmaxes, and the logarithms
-    of their sums.
+    """[KV, G, d] over the rows `seen` [P, SPLIT, 2 KV, d] of P splits: softmaxes, and logarithms of
+    their sums.
     """
     keys, values = (x.transpose(1, 2) for x in seen.chunk(2, 2))
     score = query.float() @ keys.float().transpose(2, 3) * scale
@@ -70,7 +70,7 @@ def _softmaxes(query: Tensor, seen: Tensor, sees: Tensor, scale: float) -> tuple
 
 
 def _joined(softmaxes: Tensor, log_sums: Tensor) -> Tensor:
-    """In order, in sums of `CHUNK` parts; 0 where a row sees nothing."""
+    """In order, in sums of `CHUNK` splits; 0 where a row sees nothing."""
     shares = (log_sums - log_sums.amax(0).clamp(min=-3e38)).exp()
     joined, total = torch.zeros_like(softmaxes[0]), torch.zeros_like(shares[0])
     for first in range(0, len(shares), CHUNK):
@@ -148,7 +148,7 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
 
 OPERATORS = {
     ops: ("silu_times", "rotate_and_write"),
-    attention: ("place", "attend_parts"),
+    attention: ("place", "attend_splits"),
     products: ("linear", "linear_add", "gated", "qkv_rotated", "rms_norm"),
 }
 

@@ -15,7 +15,7 @@ from skipbench.lm.cuda_graphs import attention, ops, products
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import Work
 from skipbench.lm.fused.weights import LayerWeights, Weight
-from skipbench.lm.layer import AttentionParts, MlpParts
+from skipbench.lm.layer import AttentionModules, MlpModules
 
 
 def dense(weight: Any) -> tuple[Tensor, Tensor | None] | None:
@@ -78,14 +78,14 @@ class Attention(Sublayer):
 
     def __init__(
         self,
-        parts: AttentionParts,
+        modules: AttentionModules,
         weights: LayerWeights,
         index: int,
         cache: KVCache,
     ) -> None:
-        super().__init__(parts.norm, weights.qkv, weights.output)
-        self.index, self.cache, self.window, self.scale = index, cache, parts.window, parts.scale
-        self.qk_norms = parts.qk_norms
+        super().__init__(modules.norm, weights.qkv, weights.output)
+        self.index, self.cache, self.window = index, cache, modules.window
+        self.scale, self.qk_norms = modules.scale, modules.qk_norms
         self.heads, kv = weights.output.inputs // cache.head_dim, cache.kv_heads
         self.shape = (self.heads + 2 * kv, cache.head_dim)
         self._norms: tuple[Any, ...] = (None, None, 0.0, 0.0)  # as the operators take them
@@ -104,7 +104,7 @@ class Attention(Sublayer):
 
         def run() -> None:
             query = self.queries(buffers, rows, own)
-            out = attention.attend_parts(query, rows, *places, bucket, seen, self.scale)
+            out = attention.attend_splits(query, rows, *places, bucket, seen, self.scale)
             self.add(buffers.hidden, out, own)
 
         return run
@@ -124,8 +124,8 @@ class Attention(Sublayer):
 class Mlp(Sublayer):
     """One layer's gated MLP, likewise."""
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights) -> None:
-        super().__init__(parts.norm, weights.gate_up, weights.down)
+    def __init__(self, modules: MlpModules, weights: LayerWeights) -> None:
+        super().__init__(modules.norm, weights.gate_up, weights.down)
 
     def work(self, buffers: GraphBuffers, bucket: int, own: bool) -> Work:
         """As that of `Attention`; it knows no bucket."""

@@ -14,7 +14,7 @@ from skipbench.config import extensions
 from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cache import KVCache
 from skipbench.lm.engine import Chosen, Engine, States, Sublayer
-from skipbench.lm.families import HEAD, parts_of
+from skipbench.lm.families import HEAD, modules_of
 from skipbench.lm.fused.sublayers import Attention, Mlp
 from skipbench.lm.fused.weights import LayerWeights, Weights
 from skipbench.lm.layer import Family
@@ -28,8 +28,6 @@ class FusedEngine(Engine):
     weights_type: type[Weights] = Weights
     attention_type: type[Attention] = Attention
     mlp_type: type[Mlp] = Mlp
-    pads_on = ("cuda",)
-    """Types of devices whose strict passes run at `MOST` rows."""
 
     def __init__(self, model: Any, family: Family, cache: KVCache, strict: bool = False) -> None:
         """
@@ -38,12 +36,12 @@ class FusedEngine(Engine):
                 on a GPU passes run at `MOST` rows.
         """
         super().__init__(model, cache)
-        weights, parts = self.weights_type(), parts_of(model)
-        if strict and self.output_device.type in self.pads_on:
+        weights, modules = self.weights_type(), modules_of(model)
+        if strict and self.pads:
             self.padded_rows = MOST
             cache.spare = 2 * MOST  # of a padded pass, and of a padded row behind it
         self._most = MOST if strict else None
-        self.strict, self.parts = strict, parts.layers
+        self.strict, self.modules = strict, modules.layers
         self.layers = [
             LayerWeights(
                 weights.fuse(attention.module, family.qkv),
@@ -51,25 +49,30 @@ class FusedEngine(Engine):
                 weights.fuse(mlp.module, family.gate_up),
                 weights.fuse(mlp.module, ("down_proj",)),
             )
-            for attention, mlp in parts.layers
+            for attention, mlp in modules.layers
         ]
         self.sublayers = self.made_of(self.layers)
         self._variants: dict[str, Any] = {}
-        self.final_norm = self.attention_type.rms_norm(parts.norm)
-        self.embedding = parts.embedding.weight
-        tied = parts.head.weight.data_ptr() == self.embedding.data_ptr()
+        self.final_norm = self.attention_type.rms_norm(modules.norm)
+        self.embedding = modules.embedding.weight
+        tied = modules.head.weight.data_ptr() == self.embedding.data_ptr()
         self.head_weight = weights.fuse(model, HEAD, keep=tied)
         self._notes += weights.notes(self.embedding)
         made = (*(weight for layer in self.layers for weight in layer), self.head_weight)
         self.kernels = sorted({weight.kernel for weight in made})
 
+    @property
+    def pads(self) -> bool:
+        """Strict passes run at `MOST` rows here, as a GPU's library has another kernel for one."""
+        return self.works_ahead
+
     def made_of(self, layers: list[LayerWeights], variant: str = "") -> list[Sublayer]:
         """Sub-layers of the model's weights, or of a variant of them."""
         made: list[Sublayer] = []
         how = self.cache, self.strict, self.padded_rows
-        for index, (parts, layer) in enumerate(zip(self.parts, layers, strict=True)):
-            made.append(self.attention_type(parts[0], layer, index, *how))
-            made.append(self.mlp_type(parts[1], layer, self.strict))
+        for index, (modules, layer) in enumerate(zip(self.modules, layers, strict=True)):
+            made.append(self.attention_type(modules[0], layer, index, *how))
+            made.append(self.mlp_type(modules[1], layer, self.strict))
         return made
 
     def add_note(self, note: str) -> None:

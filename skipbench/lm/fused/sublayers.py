@@ -10,7 +10,7 @@ from torch import Tensor
 from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.weights import LayerWeights
-from skipbench.lm.layer import AttentionParts, MlpParts
+from skipbench.lm.layer import AttentionModules, MlpModules
 from skipbench.lm.llama import fold, rotated, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
 
@@ -37,7 +37,7 @@ class Attention:
 
     def __init__(
         self,
-        parts: AttentionParts,
+        modules: AttentionModules,
         weights: LayerWeights,
         index: int,
         cache: KVCache,
@@ -49,11 +49,11 @@ class Attention:
             strict: verified rows pass attention with the bits of one.
             padded_rows: of every pass, where it is strict on a GPU; else 0.
         """
-        self.qk_norms, self.scale, self.window = parts.qk_norms, parts.scale, parts.window
+        self.qk_norms, self.scale, self.window = modules.qk_norms, modules.scale, modules.window
         self.weights, self.index, self.cache = weights, index, cache
         self.kv, self.d = cache.kv_heads, cache.head_dim
         self.heads = weights.output.inputs // self.d
-        self.norm, self.strict, self.padded_rows = self.rms_norm(parts.norm), strict, padded_rows
+        self.norm, self.strict, self.padded_rows = self.rms_norm(modules.norm), strict, padded_rows
         self.attend = self.at_once
         if strict:
             self.attend = self.padded if padded_rows else self.one_by_one
@@ -150,8 +150,8 @@ class Mlp:
         """The norm of a module on its device."""
         return RMSNorm(module)
 
-    def __init__(self, parts: MlpParts, weights: LayerWeights, strict: bool) -> None:
-        self.norm, self.weights, self.strict = self.rms_norm(parts.norm), weights, strict
+    def __init__(self, modules: MlpModules, weights: LayerWeights, strict: bool) -> None:
+        self.norm, self.weights, self.strict = self.rms_norm(modules.norm), weights, strict
         self.silu_times: Norm = silu_times  # [T, 2 F] -> [T, F]
 
     def __call__(self, hidden: Tensor, metadata: AttentionMetadata) -> Tensor:

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from skipbench.lm.families import parts_of
+from skipbench.lm.families import modules_of
 
 
 def pass_bytes(model: Any) -> int:
     """Bytes of weights that a pass of one row reads: those of the layers, without experts that the
     row does not pass, and of the head; of the embedding table it only looks one row up.
     """
-    parts = parts_of(model)
-    modules = [m for layer in parts.layers for part in layer for m in part.modules]
-    weights = {p for module in (*modules, parts.norm, parts.head) for p in module.parameters()}
+    modules = modules_of(model)
+    every = [m for layer in modules.layers for of in layer for m in of.weighted]
+    weights = {p for m in (*every, modules.norm, modules.head) for p in m.parameters()}
     held: int = sum(p.numel() * p.element_size() for p in weights)
-    return held - sum(mlp.inactive_bytes for _, mlp in parts.layers)
+    return held - sum(mlp.inactive_bytes for _, mlp in modules.layers)
 
 
 class Weight:
