@@ -13,7 +13,7 @@ PIP = $(BIN)/python -m pip install --quiet --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack check table table2 tables figures results llama-server gpu docs lock clean
+.PHONY: help demo real test test-core test-all test-experiments test-real slurm attack draw-faults check table table2 tables figures results llama-server gpu docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -112,6 +112,11 @@ ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contr
 	runs/test_bad_records.py project/test_malformed.py launch/test_two_processes.py contrib/serve/test_serve.py
 attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))
+
+# again with the same FOLDER it goes on; OPTIONS='--faults LIST.json' runs a list that was drawn before
+draw-faults: $(READY) ## 200 faults drawn by SEED, each against the tests of its line (hours); FOLDER=build/faults, OPTIONS=
+	$(PIP) --target build/coverage --upgrade coverage==7.17.5
+	PYTHONPATH=build/coverage $(BIN)/python -m scripts.draw_faults $(or $(FOLDER),build/faults) --seed $(or $(SEED),1) $(OPTIONS)
 
 docs: $(READY) ## the site build/site (installs mkdocs-material)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[docs]'

@@ -15,14 +15,16 @@ Ends with status 1 where a fault is not caught, or a snippet or a test is not th
 import argparse
 import importlib.util
 import os
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,11 +76,9 @@ def planted(fault: Fault, text: str) -> str:
 
 
 @contextmanager
-def in_place(tree: Path, fault: Fault) -> Iterator[None]:
-    """The fault stands in the tree's file within the block."""
-    path = tree / fault.file
+def in_place(path: Path, wrong: str) -> Iterator[None]:
+    """A file has another text within the block."""
     whole = path.read_text()
-    wrong = planted(fault, whole)
     compiled = Path(importlib.util.cache_from_source(str(path)))
     try:
         path.write_text(wrong)
@@ -101,10 +101,11 @@ def load_libraries() -> None:
     assert not any(name.partition(".")[0] == "skipbench" for name in sys.modules)
 
 
-def status_of(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+def status_of(tree: Path, tests: Sequence[str], seconds: float = 600) -> tuple[int, str]:
     """Exit status of pytest over the named tests, of whatever tier, and what it printed.
 
-    In a process of its own, which imports the package from the tree.
+    In a process of its own, which imports the package from the tree. What takes more CPU seconds,
+    ten times that by the clock, or 12 GiB of addresses ends, with what it started.
     """
     words = ["-n", "0", "-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-m", "", *tests]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the libraries loaded before
@@ -113,6 +114,10 @@ def status_of(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
             import pytest
 
             try:
+                os.setpgid(0, 0)
+                signal.alarm(10 * round(seconds))
+                resource.setrlimit(resource.RLIMIT_CPU, (round(seconds),) * 2)
+                resource.setrlimit(resource.RLIMIT_AS, (12 << 30,) * 2)
                 for stream in (1, 2):
                     os.dup2(printed.fileno(), stream)
                 os.chdir(tree)
@@ -127,7 +132,11 @@ def status_of(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
                 sys.stderr.flush()
                 status = 70
             os._exit(status)
-        _, ended = os.waitpid(child, 0)
+        try:
+            _, ended = os.waitpid(child, 0)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
         printed.seek(0)
         return os.waitstatus_to_exitcode(ended), printed.read()
 
@@ -135,7 +144,8 @@ def status_of(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
 def verdict(tree: Path, fault: Fault) -> str:
     """`caught`, or why not."""
     try:
-        with in_place(tree, fault):
+        path = tree / fault.file
+        with in_place(path, planted(fault, path.read_text())):
             status, text = status_of(tree, [fault.test])
     except (OSError, ValueError) as error:
         return f"NOT PLANTED: {error}"

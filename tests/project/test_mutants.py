@@ -10,6 +10,8 @@ import pytest
 from conftest import GONE, ROOT
 
 from scripts.mutants import Fault, faults, planted
+from scripts.possible_faults import faults_of, named
+from scripts.possible_faults import planted as drawn
 
 FAULTS = faults()
 
@@ -40,6 +42,19 @@ def test_a_snippet_that_is_gone_or_stands_twice_is_told() -> None:
     for text in ("a = 3; b", "a = 1; a = 1; b", "a = 1"):
         with pytest.raises(ValueError, match=r"stands [02] times in file\.py"):
             planted(fault, text)
+
+
+def test_faults_that_are_drawn_change_one_place_and_are_found_again_below_other_lines() -> None:
+    text = (ROOT / "skipbench/methods/swift.py").read_text()
+    found = faults_of("swift.py", text)
+    kinds = {"comparison", "arithmetic", "branch", "constant", "off by one", "argument", "return"}
+    assert {fault["kind"] for fault in found} == {*kinds, "order"}
+    moved = f"é = 'é'\n{text}"
+    again = {named(fault): fault for fault in faults_of("swift.py", moved)}
+    assert len(again) == len(found)
+    for fault in found:
+        compile(wrong := drawn(text, fault), "swift.py", "exec")
+        assert drawn(moved, again[named(fault)]) == f"é = 'é'\n{wrong}"
 
 
 @pytest.mark.slow
