@@ -1,31 +1,51 @@
 """Figures from records of the embedded model: axes, legends, what is drawn, bytes, and what is said
-of missing records.
+of missing records; and every figure of the registry over the cells of its own experiment.
+
+The records are those of a few real runs; what an experiment sets comes from its own grid.
 """
 
+import copy
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from builders import with_arm
+import yaml
+from builders import traced, with_arm
+from conftest import rest_slow
 from msgspec import structs
 
 from skipbench.cli.main import dispatch
+from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments import grid
+from skipbench.experiments.plan import composed, once
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.acceptance import tokens_per_time
 from skipbench.metrics.prices import Latencies, Prices
-from skipbench.report.figures import courses, curves, maps, style
-from skipbench.report.figures.maps import refined, sets_by_step
-from skipbench.report.figures.registry import draw, draw_run
-from skipbench.report.figures.runs import acceptances, finished_run, repeated
+from skipbench.report.compared import BASELINE
+from skipbench.report.figures import courses, curves, style
+from skipbench.report.figures.courses import threshold
+from skipbench.report.figures.curves import by_task, flexible
+from skipbench.report.figures.maps import (
+    against_context,
+    frequencies,
+    jaccard_by_distance,
+    refined,
+    sets_by_step,
+    skip_map,
+)
+from skipbench.report.figures.registry import FIGURES, NOT_RUN, PRINTED, draw
+from skipbench.report.figures.runs import acceptances, finished_run, optimised_sets, repeated
 from skipbench.report.figures.style import METHODS, PHASES, caption, save
-from skipbench.report.measured import measure
-from skipbench.report.published import numbers_of
+from skipbench.report.figures.sweeps import bars, setting, sweep
+from skipbench.report.published import numbers_of, papers, published
 from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.record import Round, Seconds
-from skipbench.runs.run import Run
+from skipbench.runs.provenance import Provenance
+from skipbench.runs.record import Arm, Round, Seconds, Turn
+from skipbench.runs.run import Run, SetSearch
 
 CELLS = {
     # searches that long
@@ -69,62 +89,8 @@ def test_a_breakdown_adds_up(runs: dict[str, Run]) -> None:
         assert sum(bars[row].get_width() for bars in axis.containers) == pytest.approx(100)
 
 
-def test_a_skip_map_shows_the_set(runs: dict[str, Run]) -> None:
-    run, layers = runs["clasp8"], 12
-    shown = maps.skip_map([run], []).axes[0].get_images()[0].get_array()
-    assert shown is not None and shown.shape == (2, layers)
-    skipped = run.measured.skipped
-    assert 0 < shown.sum() <= 2 * layers and skipped and skipped.ratio
-    assert maps.layers_of(run) == layers
-    with pytest.raises(SkipbenchError, match="skips no sub-layer"):
-        maps.layers_of(structs.replace(run, kept=[]))
-
-
-def test_similarity_is_one_at_most(runs: dict[str, Run]) -> None:
-    found = maps.jaccard_by_distance(runs["clasp2"])
-    assert len(found) and found.between(0, 1).all()
-    axis = maps.jaccard([runs["clasp2"]], []).axes[0]
-    assert list(axis.get_lines()[0].get_xdata()) == list(found.index)
-    assert axis.get_xlabel() == "distance (tokens)"
-
-
-def test_similarity_is_over_tokens_and_has_no_largest_distance(runs: dict[str, Run]) -> None:
-    """100 sets of one sample, 3 tokens apart, that skip layer 0 and an attention."""
-    run, count = runs["clasp2"], 100
-    rounds = [Round(2, 2, 2, 2, 3)] * count
-    skips = [[at, f"attn:0,{1 + at % 4};mlp:0"] for at in range(count)]
-    trace = {"optimised": [*range(count)], "skip": skips}
-    made = with_arm(run.sound[0], run.arm, rounds=rounds, trace=trace)
-    found = maps.jaccard_by_distance(structs.replace(run, kept=[made]))
-    assert len(found) <= maps.BINS and found.index.max() > 3 * (count - 4)
-    width = -(-3 * (count - 1) // maps.BINS)
-    ours = {d: 1.0 if d % 4 == 0 else 0.5 for d in range(1, count)}
-    for number, (distance, similarity) in enumerate(found.items()):
-        pairs = [(count - d, d) for d in ours if (3 * d - 1) // width == number]
-        total = sum(n for n, _ in pairs)
-        assert distance == pytest.approx(sum(n * 3 * d for n, d in pairs) / total)
-        assert similarity == pytest.approx(sum(n * ours[d] for n, d in pairs) / total)
-
-
-def test_a_sweep_has_a_point_a_run_and_the_papers_best(runs: dict[str, Run]) -> None:
-    figure, shown = draw("clasp-figure4b", [runs["clasp8"], runs["clasp2"]])
-    assert len(shown) == 2
-    axis = figure.axes[1]
-    labels = axis.get_ylabel(), axis.get_xlabel()
-    assert labels == ("speedup (x)", "rounds between optimisations")
-    assert list(axis.get_lines()[0].get_xdata()) == [2, 8]
-    assert axis.get_lines()[0].get_ydata()[0] == measure(runs["clasp2"].measured, "speedup")[0]
-    assert "paper: falls beyond 128" in axis.get_legend_handles_labels()[1]
-
-
-def test_a_correlation_has_a_point_per_sample(
-    runs: dict[str, Run],
-) -> None:
-    two, all_runs = [runs["clasp2"], runs["clasp8"]], [*runs.values()]
-    assert "r needs 3 samples" in curves.correlation(two, []).axes[0].get_title(loc="left")
-    figure = curves.correlation(all_runs, [])
-    assert "(5 samples of 4 runs, too few to tell)" in figure.axes[1].get_title(loc="left")
-    many = [structs.replace(run, kept=[*run.sound] * 6) for run in all_runs]
+def test_a_correlation_has_a_point_per_sample(runs: dict[str, Run]) -> None:
+    many = [structs.replace(run, kept=[*run.sound] * 6) for run in runs.values()]
     assert "(30 samples of 4 runs)" in curves.correlation(many, []).axes[1].get_title(loc="left")
     swift = runs["swift"]
     one = structs.replace(swift, kept=[swift.sound[0]])
@@ -138,31 +104,10 @@ def test_a_correlation_has_a_point_per_sample(
     assert point.get_offsets().tolist() == [[tpt, 1 / (arm.s_per_token or 0.0)]]
 
 
-def test_an_interval_stretches_no_axis() -> None:
-    for ends in ((0.05, 12.0), (1.28, 1.31)):
-        _, axis = style.one_axis()
-        axis.plot([1, 2], [1.1, 1.3])
-        style.whisker(axis, 2, Metrics(speedup=Speedup(e2e=1.3, e2e_ci95=ends)), "black")
-        bottom, top = axis.get_ylim()
-        assert 1.0 < bottom < 1.1 and 1.3 < top < 1.5
-        drawn = [tuple(end) for end in axis.collections[0].get_segments()[0]]
-        assert drawn == [(2, end) for end in ends]
-
-
 def test_the_same_records_give_the_same_pdf(tmp_path: Path) -> None:
     drawn = [save(style.one_axis()[0], [], tmp_path / n / "figure") for n in ("a", "b")]
     one, other = ({path.suffix: path.read_bytes() for path in paths} for paths in drawn)
     assert one == other and [*one] == [".png", ".svg", ".pdf"] and one[".pdf"].startswith(b"%PDF")
-
-
-@pytest.mark.slow
-def test_the_same_records_give_the_same_bytes(runs: dict[str, Run], tmp_path: Path) -> None:
-    run = runs["clasp2"]
-    for kind in draw_run(run):
-        pairs = [save(draw_run(run)[kind], [run], tmp_path / name / kind) for name in ("a", "b")]
-        assert all(
-            one.read_bytes() == other.read_bytes() for one, other in zip(*pairs, strict=True)
-        )
 
 
 def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, Run]) -> None:
@@ -176,18 +121,6 @@ def test_runs_with_the_same_draft_are_counted_below_the_figure(runs: dict[str, R
     vanilla = structs.replace(one, method="vanilla")
     asd = structs.replace(again, method="asd")
     assert repeated([one, asd]) == repeated([vanilla, vanilla]) == ""
-
-
-@pytest.mark.parametrize(("rounds_behind", "same"), [(0, True), (-1, False)])
-def test_a_set_counts_if_it_drafted(runs: dict[str, Run], rounds_behind: int, same: bool) -> None:
-    one = runs["clasp8"]
-    first, *rest = one.sound
-    own = first.arms[one.arm]
-    at = len(own.rounds) + rounds_behind
-    trace = own.trace | {"skip": [*own.trace["skip"], [at, "attn:0"]]}
-    changed = with_arm(first, one.arm, trace=trace)
-    other = structs.replace(one, kept=[changed, *rest])
-    assert repeated([one, other]).startswith("2 runs") == same
 
 
 def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -> None:
@@ -208,18 +141,211 @@ def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -
         refined([runs["clasp2"]], [])
 
 
-def test_brute_force_lines_are_drawn_or_refused() -> None:
-    line = {"programme": "clasp", "model": "m", "cases": 3}
-    line |= {"best": 0.9, "found": 0.8, "random": 0.2}
-    figure, models = curves.brute_force([line])
-    assert [b[0].get_width() for b in figure.axes[0].containers] == [0.9, 0.8, 0.2]
-    assert models == "m"
-    with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py"):
-        curves.brute_force([{"programme": "clasp"}])
-
-
 def test_missing_records_are_named(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="holds no run"):
         dispatch(["figure", str(tmp_path)])
     with pytest.raises(SkipbenchError, match="figure needs an experiment, not 'nothing'"):
         dispatch(["figure", "nothing"])
+
+
+# By hand
+
+
+SETS = {"skip": [[0, "attn:1"], [1, "attn:1;mlp:2"]]}
+ROUNDS = [Round(3, 3, 2, 2, 3), Round(1, 1, 1, 1, 2), Round(2, 2, 0, 0, 1)]
+
+
+def by_hand(*turns: Turn) -> Run:
+    """A run of a sweep over `method.steps`."""
+    known = {"model": "m", "method": "clasp", "dataset": "d"}
+    swept = {"axes": {"method.steps": "2"}, "settings": {"method": {"steps": 2}}}
+    more = {"id": "row/method", "provenance": Provenance(layers=4)}
+    return Run(**known, **swept, **more, kept=[*turns])
+
+
+def test_a_map_has_the_share_of_rounds_of_each_sub_layer() -> None:
+    attention, mlp = frequencies(by_hand(traced(0, ROUNDS, SETS)), 4)
+    assert list(attention) == [0, 1, 0, 0] and list(mlp) == pytest.approx([0, 0, 2 / 3, 0])
+    (image,) = skip_map([by_hand(traced(0, ROUNDS, SETS))], []).axes[0].get_images()
+    assert image.get_array().tolist() == [list(attention), list(mlp)]
+
+
+def test_brute_force_lines_are_drawn_or_refused() -> None:
+    line = {"programme": "clasp", "model": "m", "cases": 3}
+    line |= {"best": 0.9, "found": 0.8, "random": 0.2}
+    figure, models = curves.brute_force([line])
+    assert [b[0].get_width() for b in figure.axes[0].containers] == [0.9, 0.8, 0.2]
+    with pytest.raises(SkipbenchError, match=r"scripts/brute_force\.py"):
+        curves.brute_force([{"programme": models}])
+
+
+def test_similarity_is_the_intersection_over_the_union() -> None:
+    """The first round emits 3 tokens, which the sets are apart."""
+    assert jaccard_by_distance(by_hand(traced(0, ROUNDS, SETS))).to_dict() == {3: 0.5}
+
+
+def test_a_set_that_no_round_followed_is_left_out() -> None:
+    late = {"skip": [*SETS["skip"], [3, "attn:0"], [4, "attn:3"]]}
+    before, after = (optimised_sets(by_hand(traced(0, ROUNDS, trace)), 4) for trace in (SETS, late))
+    assert before == after == [[(0, {2}), (3, {2, 5})]]
+
+
+def test_a_set_stands_at_the_context_that_it_was_chosen_behind() -> None:
+    """3 tokens of the prompt, and as many of the first round."""
+    (axis,) = against_context([by_hand(traced(0, ROUNDS, SETS))], []).axes
+    attention, mlp = (points.get_offsets().tolist() for points in axis.collections)
+    assert attention == [[3, 1], [6, 1]] and mlp == [[3, 0], [6, 1]]
+
+
+def test_speedups_of_a_task_and_so_far_are_geometric_means() -> None:
+    def timed(index: int, seconds: float) -> Turn:
+        both = (Seconds(0, s, 0, 0, 0) for s in (4.0, seconds))
+        vanilla, own = (Arm([1, 2], [Round(0, 0, 0, 0, 1)], one, "length") for one in both)
+        arms = {"vanilla": vanilla, "method": structs.replace(own, lossless="identical")}
+        return Turn(index, f"{index}", "h", 3, [*arms], arms)
+
+    run = by_hand(timed(0, 4.0), timed(1, 1.0))
+    drawn = [by_task([run], []).axes[0], flexible([run], []).axes[0]]
+    values = [list(axis.get_lines()[0].get_ydata()) for axis in drawn]
+    assert values == [pytest.approx([2.0]), pytest.approx([1.0, 2.0])]
+
+
+def timed(gain: float, dataset: str = "a", method: str = "clasp") -> Run:
+    """A run whose interval is 0.05 to each side, of a sweep over `method.steps`, its gain."""
+    metrics = Metrics(speedup=Speedup(e2e=gain, e2e_ci95=(gain - 0.05, gain + 0.05)))
+    settings = {"dataset": {"name": dataset}, "method": {"steps": gain}}
+    known = {"model": "m", "method": method, "dataset": dataset, "settings": settings}
+    return Run(**known, axes={"method.steps": str(gain)}, metrics=metrics, kept=[])
+
+
+def test_every_point_of_a_sweep_has_its_own_interval() -> None:
+    (axis,) = sweep([timed(1.5), timed(1.0), timed(2.0)], [], "method.steps", ["speedup"], "").axes
+    assert axis.get_lines()[0].get_xydata().tolist() == [[1, 1], [1.5, 1.5], [2, 2]]
+    drawn = [whisker.get_segments()[0].tolist() for whisker in axis.collections]
+    assert drawn == [[[x, x - 0.05], [x, x + 0.05]] for x in (1.0, 1.5, 2.0)]
+
+
+def test_bars_stand_in_their_group_in_the_order_of_the_methods() -> None:
+    names = [(1.1, "b", "swift"), (1.4, "a", "clasp"), (1.3, "b", "clasp"), (1.2, "a", "swift")]
+    runs = [structs.replace(timed(*n), axes={"dataset": "a,b"}) for n in names]
+    (axis,) = bars(runs, [], "dataset.name", ["speedup"]).axes
+    placed = sorted((b.get_x() + b.get_width() / 2, b.get_height()) for b in axis.patches)
+    assert [height for _, height in placed] == [1.1, 1.3, 1.2, 1.4]  # swift, clasp of b, then of a
+    assert [x for x, _ in placed] == pytest.approx([-0.2, 0.2, 0.8, 1.2])
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["b", "a"]
+
+
+def test_a_caption_counts_the_samples_that_did_not_fail() -> None:
+    one, failed = traced(0, ROUNDS, SETS), traced(1, ROUNDS, SETS)
+    own = structs.replace(failed.arms["method"], lossless="failed")
+    failed = structs.replace(failed, arms=failed.arms | {"method": own})
+    assert "samples 1;" in f"{caption([by_hand(one, failed)])};"
+    assert "samples 1 to 2" in caption(
+        [by_hand(one, failed), by_hand(one, structs.replace(one, index=1))]
+    )
+
+
+def test_the_rate_beside_a_threshold_is_of_all_rounds_so_far() -> None:
+    (axis,) = threshold([by_hand(traced(0, ROUNDS, {"threshold": [0.5, 0.6, 0.7]}))], []).axes
+    mean, rate = axis.get_lines()
+    assert list(rate.get_xdata()) == list(mean.get_xdata()) == [1, 2, 3]
+    assert list(rate.get_ydata()) == pytest.approx([2 / 3, 3 / 4, 3 / 6])
+
+
+# The registry
+
+
+DRAWN = sorted(FIGURES)
+WITHOUT_CELLS = {"self-sd-figure9"}
+AXES = {
+    "swift-figure8": ("method.steps", "method.beta", "method.ratio"),
+    "clasp-figure5": ("model.name",),
+    "self-sd-figure2": ("method.stop.max_steps",),
+}
+"""Settings that are axes of figures other than sweeps and bars."""
+LEFT_OUT = {"swift-figure6": {"share"}, "swift-figure6b": {"matchness", "speedup"}}
+"""Columns that the other of the two draws."""
+
+
+def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
+    """The grid of `name` with real records in its cells; of cells that differ in values only, one
+    is composed.
+    """
+    runs: list[Run] = []
+    cells = once(grid.plan(name, [], scale))
+    like = {(*c.overrides, c.overrides["method"]): c for c in cells}
+    plain = [cell.config.to_dict() for cell in composed([*like.values()])]
+    configs = dict(zip(like, plain, strict=True))
+    for number, planned in enumerate(cells):
+        key = *planned.overrides, planned.overrides["method"]
+        own = set_values(configs[key], planned.overrides)
+        names = {k: own[k]["name"] for k in ("model", "method", "dataset")}
+        known = {"settings": own, "axes": planned.overrides, "keys": planned.keys, **names}
+        if planned.searches:
+            on, sets = own["search_dataset"]["name"], own["search"]["iterations"]
+            known["search"] = SetSearch(on=on, sets=sets, seconds=10.0 + number)
+        record = records["swift" if names["method"] == "swift" else "clasp2"]
+        runs.append(structs.replace(record, **({"search": None} | known)))
+    return runs
+
+
+def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, Any]:
+    """`plain` with the numbers of `overrides` in the places that it has for them."""
+    plain = copy.deepcopy(plain)
+    for key, value in overrides.items():
+        if key in ("model", "dataset"):
+            plain[key]["name"] = value
+        if key == "search.on":
+            plain["search_dataset"]["name"] = value
+        if "." not in key or "@" in key:  # a group: what is composed holds it
+            continue
+        node, (*path, last) = plain, key.split(".")
+        for part in path:
+            node = node[part]
+        assert last in node, key
+        node[last] = yaml.safe_load(value)
+    return plain
+
+
+def texts_of(drawn: Any) -> str:
+    """All that is written in a figure."""
+    found = []
+    for axis in drawn.axes:
+        found += [axis.get_title(loc="left"), axis.get_title()]
+        found += axis.get_legend_handles_labels()[1]
+        found += [t.get_text() for t in axis.texts] + [t.get_text() for t in axis.get_yticklabels()]
+    return "\n".join(found)
+
+
+def test_every_figure_with_an_experiment_is_drawn_or_says_why_not() -> None:
+    experiments = {name for name in choices("experiment") if "-figure" in name}
+    assert experiments == set(FIGURES) | set(NOT_RUN) and not set(FIGURES) & set(NOT_RUN)
+    tables = {f"{paper}-{row['table']}" for paper in papers() for row in published(paper)}
+    assert {name for name in tables if "-figure" in name} <= experiments
+
+
+@pytest.mark.parametrize("scale", rest_slow(grid.SCALES, "embedded".__eq__))
+@pytest.mark.parametrize("name", rest_slow(DRAWN, lambda n: n.startswith("clasp")))
+def test_a_figure_has_its_axes_and_values(name: str, scale: str, runs: dict[str, Run]) -> None:
+    every = runs_of(name, scale, runs)
+    if name in WITHOUT_CELLS:
+        assert every == []
+        return
+    swept = getattr(FIGURES[name], "keywords", {}).get("axis")
+    for axis in (swept,) if swept else AXES.get(name, ()):
+        values = {str(setting(run, axis)) for run in every if run.method != BASELINE}
+        known = scale != "paper" and axis in ("model.name", "dataset.name")
+        assert len(values) > 1 or known, (axis, values)
+    drawn, shown = draw(name, every)
+    assert len(shown) == len([run for run in every if run.method != BASELINE])
+    text = texts_of(drawn)
+    for row in numbers_of(PRINTED.get(name, name)):
+        if (value := row.value) is not None and row.column not in LEFT_OUT.get(name, ()):
+            assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
+    assert "paper" not in texts_of(draw(name, every, beside=False)[0])
+
+
+def test_a_figure_that_no_run_gives_names_its_commands() -> None:
+    commands = r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
+    with pytest.raises(SkipbenchError, match=commands):
+        dispatch(["figure", "clasp-figure3b"])

@@ -10,7 +10,7 @@ from msgspec import structs
 from skipbench.cli.main import dispatch
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.report.figures.forest import ROOM, forest, rows_of
+from skipbench.report.figures.forest import forest, rows_of
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.run import Origin, Run
 
@@ -61,17 +61,6 @@ def test_the_best_and_those_as_good_are_taken() -> None:
     assert axis.texts[0].get_text() == "1.25x [1.19, 1.31]  n 6"
     noise = forest(rows_of([run("vanilla", *VANILLA), run("c", *SLOW)]))
     assert filled(noise) == ["vanilla"] and "nothing is faster beyond the noise" in titles(noise)[0]
-
-
-def test_a_run_of_a_few_prompts_keeps_no_other_from_a_verdict() -> None:
-    drawn = forest(rows_of([run("vanilla", *VANILLA), run("a", *FAST), run("b", 1.5, 1.4)]))
-    assert titles(drawn)[0].startswith("m on d: take a, 1.25x") and filled(drawn) == ["a"]
-
-
-def test_an_interval_does_not_stretch_the_axis() -> None:
-    drawn = forest(rows_of([run("a", 0.2, 8.0, 0.3, 9.0, 1.0), run("b", *FAST)]))
-    _, high = drawn.axes[0].get_xlim()
-    assert high < 1.5 * ROOM
 
 
 def test_a_run_stands_once_and_other_machines_and_engines_have_panels_of_their_own() -> None:

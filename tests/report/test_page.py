@@ -12,7 +12,6 @@ from conftest import ROOT
 from msgspec import structs
 
 from skipbench.cli.main import main
-from skipbench.errors import SkipbenchError
 from skipbench.report.page import document, readable_runs, write_page
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
@@ -108,17 +107,6 @@ def test_a_damaged_run_is_named(results: Path, capsys: pytest.CaptureFixture[str
         assert damaged.name in told and "metrics.json" in told and sound.name not in told
 
 
-def test_unreadable_runs_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(8):
-        (folder := tmp_path / "runs" / f"torn{number}" / "arm").mkdir(parents=True)
-        (folder / "status.json").write_text("{")
-    with pytest.raises(SystemExit):
-        main(["report", f"results={tmp_path}"])
-    said = capsys.readouterr().err
-    assert "8 of 8 runs cannot be read: torn0/arm: " in said and "; 3 more, see the page" in said
-    assert "torn4" in said and "torn5" not in said
-
-
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:
     states = {"failed": '{"state": "failed", "error": "out of memory"}', "begun": None}
     for name, status in states.items():
@@ -147,8 +135,3 @@ def test_tables_and_figures_of_other_forms_are_named(tmp_path: Path) -> None:
     names = ["folder.json", "folder.svg", "odd.json"]
     assert all(name in left[1] for name in names)
     assert counts["tables"] + counts["files refused"] == len([*tables.iterdir()]) + 1
-
-
-def test_nothing_to_show(tmp_path: Path) -> None:
-    with pytest.raises(SkipbenchError, match="no runs, tables or figures"):
-        write_page(tmp_path)

@@ -1,113 +1,31 @@
 """The papers' tables: runs joined with the real published numbers, and the four formats."""
 
-import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
-from builders import SMALL
-from conftest import nothing_lost
-from msgspec import convert, structs
+from msgspec import structs
+from paper_runs import cell, each, metrics, run, swift
 
-from skipbench.config.compose import compose
-from skipbench.errors import SkipbenchError
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_cell
-from skipbench.experiments.table_runs import run_entry
 from skipbench.report.compared import same_drafts
-from skipbench.report.definitions import UNITS
+from skipbench.report.definitions import BY_PAPER, UNITS
 from skipbench.report.measured import VALUES, Measured, measure
 from skipbench.report.published import Printed, papers, published, read_paper
-from skipbench.report.tables.formats import WRITERS, escape, html, markdown, tabular
-from skipbench.report.tables.formats import csv as write_csv
-from skipbench.report.tables.model import Table, TableRow
+from skipbench.report.tables.formats import WRITERS, escape, markdown, tabular
+from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import Number, paper_table
 from skipbench.report.tables.paper_notes import same_device
-from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.measures import Metrics, Speedup
-from skipbench.runs.run import Origin, Run
+from skipbench.runs.run import Run
 
-PROVENANCE = {"engine": "fused", "device": "cpu", "torch": "2.8.0", "commit": "0123abc"}
-PROVENANCE["date"] = "2025-01-02"
 TABLES = [(paper, table) for paper in papers() for table in read_paper(paper).tables]
-
-
-def metrics(speedup: float, **more: Any) -> Metrics:
-    """What a run of five samples at 20 tokens per second of vanilla could have measured."""
-    draw, ends = random.Random(repr(speedup)), [speedup - 0.05, speedup + 0.05]
-    estimate = {"speedup": speedup, "ci95": ends, "tokens_per_s": 20 * speedup}
-    plain = {paper: {"speedup": 1.0, "tokens_per_s": 20.0} for paper in papers()}
-    of = {
-        "samples": 5, "M": 2.5, "alpha": 0.9, "alpha_macro": 0.9,
-        "estimators": dict.fromkeys(papers(), estimate), "tau": 2.7, "tpt": 30.0,
-        "tokens_per_s": 20 * speedup,
-        "speedup": {
-            "e2e": speedup, "e2e_ci95": ends, "paired": 8.0,
-            "by_question": {str(n): speedup * draw.lognormvariate(0, 0.04) for n in range(8)},
-        },
-        "expected_speedup": {"paper": speedup + 0.1, "measured_cost": None},
-        "skipped": {"attention": 3.0, "mlp": 2.0, "ratio": 0.4},
-        "seconds": {"prefill": 9.0, "draft": 2.0, "verify": 1.0, "adapt": 0.5, "other": 0.5},
-        "lossless": {"identical": 4, "ties": 1, "diverged": 0, "sampled": 0, "failed": 0},
-        "score": {"means": {"rouge2": 0.11}},
-        "vanilla": {
-            "samples": 5, "M": 1.0, "tokens_per_s": 20.0, "speedup": {"e2e": 1.0},
-            "estimators": plain, "score": {"means": {"rouge2": 0.1}},
-        },
-        "peak_memory_bytes": 2_000_000_000,
-    }  # fmt: skip
-    return convert(of | more, Metrics)
-
-
-def run(of: Metrics | None, reason: str | None = None, **keys: Any) -> Run:
-    origin = Origin(**{**PROVENANCE, **keys.pop("provenance", {})})
-    names = {name: keys.get(name, "") for name in ("model", "method", "dataset")}
-    return Run(**names, metrics=of, reason=reason, origin=origin, keys=keys)
-
-
-def swift(
-    method: str, dataset: str, of: Metrics | None, reason: str | None = None, **keys: Any
-) -> Run:
-    given = {"model": "llama2-13b", "method": method, "dataset": dataset, "temperature": 0.0}
-    return run(of, reason, **given | keys)
 
 
 def swift2(runs: Sequence[Run] = (), *more: Any) -> Table:
     """SWIFT's Table 2."""
     return paper_table("swift", "table2", [*runs], *more)
-
-
-def each(t: Table) -> Iterator[SimpleNamespace]:
-    """The records of a table, each with the kinds of rows in which it is `bold`: groups of rows are
-    in the same order.
-    """
-    records = iter(t.records)
-    for grid in t.grids:
-        labels = sum(column.kind == "label" for column in grid.columns)
-        starts = [i for i, row in enumerate(grid.rows) if row.first] + [len(grid.rows)]
-        for first, last in pairwise(starts):
-            for i in range(labels, len(grid.columns)):
-                bold = [row.kind for row in grid.rows[first:last] if row.cells[i].bold]
-                yield SimpleNamespace(**next(records), bold=tuple(bold))
-    assert next(records, None) is None
-
-
-def cell(t: Table, column: str, **keys: Any) -> SimpleNamespace:
-    wanted = {"column": column, **keys}
-    found = [c for c in each(t) if all(vars(c).get(k) == v for k, v in wanted.items())]
-    assert len(found) == 1, f"{len(found)} cells"
-    return found[0]
-
-
-def labels(t: Table, row: TableRow) -> tuple[str, ...]:
-    count = sum(column.kind == "label" for column in t.grids[0].columns)
-    return tuple(cell.text for cell in row.cells[: count - 1])
 
 
 SPEEDS = {"cnndm": 1.5, "gsm8k": 1.2, "tinystories": 1.8}
@@ -136,26 +54,6 @@ def test_what_is_measured_has_two_decimals_beside_a_printed_number_of_one() -> N
     printed = Printed(keys={}, column="speedup", value=1.4, digits=1)
     number = Number({}, Measured(1.366, (1.314, 1.418)), printed, 1, None)
     assert number.texts == ("1.37x [1.31, 1.42]", "1.4x", "-0.03 (-2 %)")
-
-
-def test_rows_and_columns_are_in_the_papers_order() -> None:
-    t = swift2(THREE)
-    names, columns = t.grids[0].columns[:3], t.grids[0].columns[3:]
-    assert [c.name for c in names] == ["model", "method", ""]
-    rows = [labels(t, r) for r in t.grids[0].rows if r.first][:4]
-    assert rows == [("LLaMA-2-13B", m) for m in ("VANILLA", "PARALLEL", "LOOKAHEAD", "SWIFT")]
-    shown = [(c.group, c.name) for c in columns[:3]]
-    assert shown == [("CNN/DM", "M"), ("CNN/DM", "speedup"), ("GSM8K", "M")]
-
-
-def test_columns_are_chosen_in_the_order_given() -> None:
-    heads = [(c.group, c.name) for c in swift2(THREE, ["speedup", "M"]).grids[0].columns]
-    assert heads[3:6] == [("CNN/DM", "speedup"), ("CNN/DM", "M"), ("GSM8K", "speedup")]
-    only = swift2(THREE, ["M"])
-    assert {c.name for c in only.grids[0].columns[3:]} == {"M"}
-    assert {record["column"] for record in only.records} == {"M"}
-    with pytest.raises(SkipbenchError, match=r"columns=speedpu\. Did you mean speedup\? Wanted"):
-        swift2([], ["speedpu"])
 
 
 def test_a_verdict_counts_the_published_speedups_inside_the_measured_intervals() -> None:
@@ -226,57 +124,6 @@ def test_the_best_measured_and_the_best_published_are_bold_by_model_and_task() -
         assert write(t).count("fewer than 5 questions; of the paper") == (suffix != "csv")
 
 
-@pytest.mark.parametrize(
-    ("swift_x", "vanilla_x", "bold"),
-    [(1.02, 1.0, 0), (1.2, None, 1), (1.0, 1.2, 0), (0.8, None, 0), (1.2, 1.17, 0), (1.2, 1.0, 1)],
-)
-def test_noise_is_not_bold(swift_x: float, vanilla_x: float | None, bold: int) -> None:
-    """Rows by hand, whose questions vary by 4 %; None is vanilla without a run of its own."""
-    own = [] if vanilla_x is None else [swift("vanilla", "cnndm", metrics(vanilla_x))]
-    t = swift2([swift("swift", "cnndm", metrics(swift_x)), *own])
-    marked = [c for c in each(t) if "measured" in c.bold]
-    assert [c.method for c in marked] == ["swift"] * bold
-    ends = f"[{swift_x - 0.05:.2f}, {swift_x + 0.05:.2f}]"
-    shown = {
-        markdown: f"**{swift_x:.2f}x {ends}**",
-        html: f"<b>{swift_x:.2f}x {ends}</b>",
-        tabular: rf"\textbf{{{escape(f'{swift_x:.2f}x {ends}')}}}",
-    }
-    assert [text in write(t) for write, text in shown.items()] == [bool(bold)] * 3
-    assert cell(t, "speedup", **CNNDM).bold[-1] == "paper"
-
-
-def test_autoregressive_against_itself_is_not_bold() -> None:
-    given = {"model": "llama2-13b", "dataset": "cnndm", "temperature": 0.2}
-    t = paper_table("self-sd", "table1", [run(metrics(1.2), method="vanilla", **given)])
-    assert not any("measured" in c.bold for c in each(t))
-
-
-def test_reasons() -> None:
-    runs = [
-        swift("swift", "cnndm", None, "needs 140 GiB", model="llama2-70b"),
-        swift("parallel", "cnndm", None, "gated model"),
-        swift("swift", "gsm8k", structs.replace(metrics(1.2), speedup=Speedup(), estimators=None)),
-    ]
-    t = swift2(runs)
-    assert cell(t, "M", **CNNDM | {"model": "llama2-70b"}).reason == "needs 140 GiB"
-    assert cell(t, "M", **CNNDM | {"method": "parallel"}).reason == "gated model"
-    lost = cell(t, "speedup", model="llama2-13b", method="swift", dataset="gsm8k")
-    assert lost.reason == "not measured"
-    for shown in (markdown(t), html(t), tabular(t), write_csv(t)):
-        assert "needs 140 GiB" in shown and "gated model" in shown and "not measured" in shown
-
-
-def test_a_run_that_waits_for_its_scores_says_so() -> None:
-    waiting = "not scored yet: python -m skipbench score x"
-    keys = {"model": "codellama-13b", "method": "swift", "temperature": 0}
-    one = run(metrics(1.2), waiting, dataset="humaneval", **keys)
-    t = paper_table("swift", "table3", [one])
-    of = cell(t, "pass@1", model="codellama-13b", method="swift")
-    assert (of.measured, of.reason) == (None, waiting)
-    assert cell(t, "M", **keys).measured == 2.5
-
-
 def test_published_numbers_stand_beside_the_paper_s_own_model_and_dataset_alone() -> None:
     """Another model, or a method of one's own, has a row of ours below the paper's."""
     own = swift("swift", "cnndm", metrics(1.2), model="llama3-8b")
@@ -318,44 +165,6 @@ def test_sweeps_are_joined_by_their_keys() -> None:
     assert len(t.grids[-1].rows) == 1  # nothing says which K the last run had
 
 
-def test_what_differs_from_the_papers_setting_is_said() -> None:
-    h100 = {"device": "NVIDIA H100 80GB HBM3"}
-    one = swift("swift", "cnndm", metrics(1.2), provenance=h100 | {"dtype": "bfloat16"})
-    two = swift("swift", "gsm8k", metrics(1.3), provenance=h100 | {"commit": "4567def"})
-    said = "\n".join(swift2([one, two]).cautions)
-    assert "device: NVIDIA H100 80GB HBM3; the paper's: 4x NVIDIA RTX A6000 (40GB)." in said
-    assert "dtype: bfloat16; the paper's: float16." in said
-    assert "engine: fused; the paper's: its own code." in said
-    assert re.search(r"software: PyTorch \S+; the paper's: PyTorch 2\.1\.0, CUDA 12\.1, ", said)
-    assert "from 2 origins" in said
-    other = {"engine": "fused, strict", "engine_asked": "cuda_graphs"}
-    three = swift("swift", "tinystories", metrics(1.4), provenance=other)
-    titles = [swift2(runs).title for runs in ([one], [one, three])]
-    assert titles[1] == f"{titles[0]} (engine fused, strict in place of cuda_graphs)"
-    keys = {"model": "llama3-8b", "method": "clasp", "dataset": "specbench", "subtask": "qa"}
-    origin = {"device": "NVIDIA A800-SXM4-80GB", "dtype": "float16"}
-    same = run(metrics(1.2), temperature=0, provenance=origin, **keys)
-    said = "\n".join(paper_table("clasp", "table1", [same]).cautions)
-    assert "device" not in said and "dtype" not in said
-
-
-def test_devices() -> None:
-    assert same_device("NVIDIA A100-SXM4-40GB", "1x NVIDIA A100-40GB")
-    assert not same_device("NVIDIA A100-SXM4-80GB", "1x NVIDIA A100-40GB")
-    assert not same_device("NVIDIA A100-SXM4-80GB", "2x NVIDIA A100-80GB")
-    assert not same_device("cpu", "1x NVIDIA A100-40GB")
-    assert not same_device("cpu", "not named")
-
-
-def test_notes_of_the_paper_stand_below_their_tables() -> None:
-    said = {n: "\n".join(paper_table("self-sd", n, []).remarks) for n in ("table6", "table7")}
-    assert all("The text names no device" in text for text in said.values())
-    assert ["name no temperature" in text for text in said.values()] == [True, False]
-    assert "note" in write_csv(paper_table("swift", "table5", [])).splitlines()[0]
-    shown = markdown(paper_table("swift", "table5", []))
-    assert "The mean of the three speedups is 1.39." in shown
-
-
 def test_every_column_has_a_unit_and_an_empty_record_fills_none() -> None:
     assert {*VALUES} <= {*UNITS}
     assert all(measure(Metrics(), column, "adapt").value is None for column in UNITS)
@@ -379,43 +188,6 @@ def test_lossless_counts_the_samples_of_all_runs() -> None:
     assert swift2(THREE[:2]).provenance[0].startswith("lossless: 8 of 10 greedy")
 
 
-def test_rows_that_drafted_the_same_tokens_are_named() -> None:
-    given = {"model": "llama2-13b", "method": "self-sd", "dataset": "cnndm", "temperature": 0.0}
-    drafts = {10: "a", 12: "b", 14: "b", 16: "b", 18: ""}
-    runs = [
-        structs.replace(run(metrics(1.1), **given, stop="adaptive", max_steps=k), drafted=draft)
-        for k, draft in drafts.items()
-    ]
-    t = paper_table("self-sd", "table11", runs)
-    steps = "max_steps=12 | max_steps=14 | max_steps=16."
-    line = f"drafted the same tokens: only adaptation and timing tell them apart: {steps}"
-    assert [note for note in t.remarks if "drafted the same" in note] == [line]
-    assert line in markdown(t) and line in html(t)
-    assert escape(line) in tabular(t)
-
-
-def test_vanilla_is_no_row_of_the_same_tokens() -> None:
-    runs = [structs.replace(swift("vanilla", d, metrics(1.1)), drafted="v") for d in SPEEDS]
-    assert same_drafts(runs) == []
-    others = [structs.replace(one, drafted="s") for one in THREE[:2]]
-    (line,) = same_drafts([*runs, *others])
-    assert line.endswith(": dataset=cnndm | dataset=gsm8k.")
-
-
-def test_unknown_table() -> None:
-    with pytest.raises(SkipbenchError, match=r"'table99'; there are table1, table2"):
-        halves(read_paper("swift"), "table99")
-
-
-def test_html_is_well_formed_and_loads_nothing() -> None:
-    shown = html(swift2([*THREE, swift("parallel", "cnndm", None, "needs <b> & more")]))
-    elements = [*ElementTree.fromstring(shown).iter()]
-    assert "needs &lt;b&gt; &amp; more" in shown and "url(" not in shown
-    assert {"script", "img", "link", "iframe"}.isdisjoint(e.tag for e in elements)
-    assert {"src", "href"}.isdisjoint(name for e in elements for name in e.attrib)
-    assert len({len(e) for body in elements if body.tag == "tbody" for e in body}) == 1
-
-
 def test_latex_is_escaped() -> None:
     assert escape("50 % & pass@1_x #2 $3 {a} \\ ~ ^ < > | [1] \u2014 \u00b1") == (
         r"50 \% \& pass@1\_x \#2 \$3 \{a\} \textbackslash{} \textasciitilde{} "
@@ -427,27 +199,100 @@ def test_latex_is_escaped() -> None:
     assert "passwd" in shown and not re.search(r"\\(input|immediate|write)|\^\^", shown)
 
 
-@pytest.mark.slow
-def test_a_real_run_in_the_papers_table(tmp_path: Path) -> None:
-    words = ["method=swift", "dataset=mini-summary", "dataset.max_new_tokens=24"]
-    config = compose([*SMALL, *words, "limit=2", f"results={tmp_path}"])
-    assert nothing_lost(run_cell(config, print_table=False))
-    entry = run_entry(resolve_cell(config))
-    made = structs.replace(entry, keys=CNNDM | {"temperature": 0.0})
-    t = swift2([made])
-    m, speedup = (cell(t, column, **CNNDM) for column in ("M", "speedup"))
-    own = entry.measured.estimators
-    assert own and (m.measured, speedup.measured) == (entry.measured.M, own.swift.speedup)
-    assert all(c.reason for c in each(t) if c.measured is None)
-    assert "2 of 2 greedy samples" in markdown(t)
+def test_rows_and_columns_are_in_the_papers_order_or_in_the_order_given() -> None:
+    grid = swift2(THREE).grids[0]
+    rows = [[cell.text for cell in r.cells[:2]] for r in grid.rows if r.first][:4]
+    assert rows == [["LLaMA-2-13B", m] for m in ("VANILLA", "PARALLEL", "LOOKAHEAD", "SWIFT")]
+    shown = [(c.group, c.name) for c in grid.columns[3:6]]
+    assert shown == [("CNN/DM", "M"), ("CNN/DM", "speedup"), ("GSM8K", "M")]
+    chosen = swift2(THREE, ["speedup", "M"]).grids[0].columns
+    assert [c.name for c in chosen[3:6]] == ["speedup", "M", "speedup"]
 
 
-def test_what_was_measured_has_the_dtype_of_its_run() -> None:
-    here = {"dtype": "bfloat16"}
-    one = swift("swift", "cnndm", metrics(1.3), dtype="float16", provenance=here)
-    made = swift2([one])
-    measured = [r for r in made.records if r["measured"] is not None]
+def test_what_has_no_number_has_a_reason() -> None:
+    runs = [
+        swift("swift", "cnndm", None, "needs 140 GiB", model="llama2-70b"),
+        swift("parallel", "cnndm", None, "gated model"),
+        swift("swift", "gsm8k", structs.replace(metrics(1.2), speedup=Speedup(), estimators=None)),
+    ]
+    t = swift2(runs)
+    assert cell(t, "M", **CNNDM | {"model": "llama2-70b"}).reason == "needs 140 GiB"
+    assert cell(t, "M", **CNNDM | {"method": "parallel"}).reason == "gated model"
+    assert cell(t, "speedup", **CNNDM | {"dataset": "gsm8k"}).reason == "not measured"
+
+
+def test_device_and_dtype_are_those_of_the_runs_and_told_where_they_are_others() -> None:
+    here = {"device": "NVIDIA H100 80GB HBM3", "dtype": "bfloat16"}
+    t = swift2([swift("swift", "cnndm", metrics(1.2), dtype="float16", provenance=here)])
+    said = "\n".join(t.cautions)
+    assert "device: NVIDIA H100 80GB HBM3; the paper's: 4x NVIDIA RTX A6000 (40GB)." in said
+    assert "dtype: bfloat16; the paper's: float16." in said
+    measured = [r for r in t.records if r["measured"] is not None]
     assert measured and {r["dtype"] for r in measured} == {"bfloat16"}
-    assert {r["dtype"] for r in made.records if r["measured"] is None} == {"float16"}
-    assert {r["published_dtype"] for r in measured if r["published"]} == {"float16"}
-    assert made.grids[0].settings.startswith("dtype bfloat16 (the paper's: float16)")
+    assert {r["dtype"] for r in t.records if r["measured"] is None} == {"float16"}
+    large = "NVIDIA A100-SXM4-80GB"
+    assert same_device(large, "1x NVIDIA A100-80GB") and not same_device("cpu", "not named")
+    assert not same_device(large, "1x NVIDIA A100-40GB")
+    assert not same_device(large, "2x NVIDIA A100-80GB")
+
+
+def test_rows_that_drafted_the_same_tokens_are_named_but_vanilla() -> None:
+    runs = [structs.replace(swift("vanilla", d, metrics(1.1)), drafted="v") for d in SPEEDS]
+    assert same_drafts(runs) == []
+    others = [structs.replace(one, drafted=d) for one, d in zip(THREE, "ssa", strict=True)]
+    (line,) = same_drafts([*runs, *others])
+    assert line.endswith(": dataset=cnndm | dataset=gsm8k.")
+    assert line in swift2(others).remarks
+
+
+# The paper's own estimator
+
+
+BY_PAPER_OWN = {"swift": 1.1, "self-sd": 1.2, "knapspec": 1.3, "clasp": 1.4}
+ESTIMATORS = {
+    paper: {"speedup": x, "ci95": [x - 0.025, x + 0.025], "tokens_per_s": 10.0 * x}
+    | {"tokens_per_s_vanilla": 10.0}
+    for paper, x in BY_PAPER_OWN.items()
+}
+NEW = metrics(1.9, estimators=ESTIMATORS, alpha_macro=0.7)
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "swift": ("table2", {"model": "llama2-13b", "method": "swift", "dataset": "cnndm"}),
+    "self-sd": ("table1", {"model": "llama2-13b", "method": "self-sd", "dataset": "cnndm"}),
+    "knapspec": ("table2", {"model": "qwen3-8b", "method": "knapspec", "dataset": "aime24"}),
+    "clasp": ("table1", {"model": "llama3-8b", "method": "clasp", "subtask": "qa"}),
+}
+
+
+@pytest.mark.parametrize("paper", ROWS)
+def test_value_interval_difference_and_star_are_by_the_paper_s_estimator(paper: str) -> None:
+    table, keys = ROWS[paper]
+    t = paper_table(paper, table, [run(NEW, temperature=0.0, **keys)])
+    found, wanted = cell(t, "speedup", temperature=0.0, **keys), BY_PAPER_OWN[paper]
+    assert found.measured == wanted
+    ends = found.measured_low, found.measured_high
+    assert ends == pytest.approx((wanted - 0.025, wanted + 0.025))
+    assert found.difference == pytest.approx(wanted - found.published)
+    assert found.published_inside == (abs(found.difference) < 0.025)
+    said = markdown(t)
+    assert f"- *speedup*: {BY_PAPER[paper]['speedup']}" in said
+    assert "prefill" in BY_PAPER[paper]["speedup"]
+
+
+def test_vanilla_s_arm_and_the_other_rates_are_by_it_too() -> None:
+    t = paper_table("swift", "table2", [swift("swift", "cnndm", NEW)])
+    vanilla = {"model": "llama2-13b", "method": "vanilla", "dataset": "cnndm"}
+    assert cell(t, "speedup", **vanilla).measured == 1.0
+    given = read_paper("self-sd").tables["table12"].parts[0].numbers[0].keys
+    t = paper_table("self-sd", "table12", [run(NEW, **given)])
+    own = {c["column"]: c["measured"] for c in t.records if c["measured"] is not None}
+    assert (own["alpha"], own["speedup"]) == (0.7, 1.2)
+    assert own["ms_per_token"] == pytest.approx(1000 / 12)
+
+
+def test_alpha_is_pooled_where_the_paper_pools_it() -> None:
+    keys = {"model": "codellama-13b", "method": "swift", "dataset": "humaneval"}
+    t = paper_table("swift", "table3", [run(NEW, temperature=0.0, **keys)])
+    assert {c["measured"] for c in t.records if c["column"] == "alpha"} == {None, 0.9}
+    table, keys = ROWS["knapspec"]
+    t = paper_table("knapspec", table, [run(NEW, temperature=0.0, **keys)])
+    assert cell(t, "alpha", **keys).measured == 0.7

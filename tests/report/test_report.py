@@ -4,24 +4,20 @@ terminal.
 
 import csv
 import io
-import itertools
 import re
 from functools import partial
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from msgspec import structs
 
 from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.prices import Latencies, Prices
 from skipbench.metrics.summary import summarise
-from skipbench.report import columns
 from skipbench.report.columns import ALL, COLUMNS, DEFINITIONS, Line
-from skipbench.report.definitions import LEGEND, caution
-from skipbench.report.tables.formats import for_terminal, html, markdown, write
+from skipbench.report.definitions import caution
+from skipbench.report.tables.formats import for_terminal, markdown, write
 from skipbench.report.tables.model import TableCell
 from skipbench.report.tables.runs import row_table, run_table
 from skipbench.report.values import MISSING, scores
@@ -121,14 +117,6 @@ def test_the_table_of_one_run_says_in_words_what_it_measured() -> None:
     ]  # fmt: skip
 
 
-def test_the_row_of_one_run_fits_a_terminal() -> None:
-    rates = {"tpt": 1234.5, "tokens_per_s": 1801.2, "vanilla": Metrics(tokens_per_s=1234.5)}
-    of = structs.replace(full(), M=12.345, tau=12.345, **rates)
-    rows = [line for line in alone(of).splitlines() if line.startswith("|")]
-    assert len(rows) == 3 and all(len(row) <= 90 for row in rows)
-    assert "1.93" not in rows[0] and "12.3 | 0.750 | 1234" in rows[2]
-
-
 def scored(vanilla: dict[str, float], method: dict[str, float], *kinds: str) -> str:
     turns = [turn(i, 0.1, scores=(vanilla, method), lossless=kind) for i, kind in enumerate(kinds)]
     return scores(metrics(turns)).text
@@ -159,26 +147,6 @@ def test_missing_values_are_dashes() -> None:
     assert shown_of(sampled)["lossless"] == MISSING and "1 sampled" in alone(sampled)
 
 
-def test_every_column_is_defined_once_and_printed() -> None:
-    assert all(column.definition.endswith(".") for column in COLUMNS)
-    assert len({column.key for column in COLUMNS}) == len(DEFINITIONS) == len(COLUMNS)
-    table = run_table(run("swift", "cnndm", full()))
-    shown, names = markdown(table), {column.name for column in table.grids[0].columns}
-    for name, sentence in DEFINITIONS.items():
-        assert (f"- *{name}*: {sentence}" in shown) == (name in names - {"method"})
-    # one line stands for those of the lines below, in the terminal for all
-    terminal = for_terminal(table)
-    assert LEGEND in terminal and DEFINITIONS["M"] not in terminal
-
-
-def test_the_column_that_adding_md_writes() -> None:
-    text = (ROOT / "docs/adding.md").read_text().partition("## A column")[2]
-    (column,) = eval(f"[{text.split('```')[1]}]", vars(columns))
-    assert column.key not in columns.BY_KEY
-    of = Line(Run(id=Path("row/method"), kept=[turn(0, 0.1), turn(1, 0.1, steps=2)]))
-    assert column.value(of).text == "41" and column.value(Line(Run())).text == MISSING
-
-
 def run(method: str, dataset: str, of: Metrics | None, **more: Any) -> Run:
     given = {"model": "llama3-8b", "origin": PROVENANCE, **more}
     return Run(method=method, dataset=dataset, metrics=of, **given)
@@ -193,10 +161,6 @@ def cells(runs: list[Run]) -> list[dict[str, TableCell]]:
 
 def csv_rows(runs: list[Run], suffix: str = "csv", **more: Any) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(write(row_table(runs, **more)).get(suffix, ""))))
-
-
-def html_table(title: str, runs: list[Run]) -> str:
-    return html(row_table(runs, title=title), styled=False)
 
 
 def test_rows_are_grouped() -> None:
@@ -264,11 +228,6 @@ def test_a_row_says_how_far_behind_the_best_a_method_is() -> None:
     assert "not compared by pairs: x, y: no question is in all." in shown
 
 
-def first_grid(text: str) -> list[str]:
-    lines = itertools.dropwhile(lambda line: not line.startswith("|"), text.splitlines())
-    return list(itertools.takewhile(lambda line: line.startswith("|"), lines))
-
-
 def test_no_number_stands_in_the_place_of_another() -> None:
     """All of them differ, so that each is known by its value."""
     slow, fast = (Percentiles(p50=x / 100, p90=2 * x / 100, p99=3 * x / 100) for x in (4, 1))
@@ -281,46 +240,6 @@ def test_no_number_stands_in_the_place_of_another() -> None:
     assert row["decode only"].text == "2.00x [1.90, 2.10]"
     assert row["TTFT"].text == "40.0 / 80.0 / 120 -> 10.0 / 20.0 / 30.0"  # milliseconds
     assert row["low-bit copy"].text == "129 MiB"
-
-
-def test_points_of_a_sweep_have_a_column() -> None:
-    points = ("method.interval=2", "method.interval=<8>")
-    runs = [run("clasp", "a", full(), label=label) for label in points]
-    runs.append(run("vanilla", "a", full()))
-    lines = [line.split("|")[4].strip() for line in first_grid(markdown(row_table(runs)))]
-    assert [lines[0], *lines[2:]] == ["point", *points, ""]
-    shown = html_table("Sweep", runs)
-    assert 'scope="col">point</th>' in shown and ">method.interval=&lt;8&gt;</th>" in shown
-    assert ">point<" not in html_table("T", runs[2:])
-    assert "| point" not in markdown(row_table(runs[2:]))
-
-
-def test_a_row_without_metrics_shows_the_reason() -> None:
-    missing = run("del", "a", None, reason="needs 2 | more\nGiB")
-    shown = markdown(row_table([missing, run("swift", "a", full())]))
-    assert "needs 2 \\| more GiB" in shown
-    assert len({len(line) for line in first_grid(shown)}) == 1
-
-
-def test_table_ends_with_definitions_and_provenance() -> None:
-    shown = markdown(row_table([run("swift", "a", full())], ["alpha"], "Table 2", ["limit=20"]))
-    assert shown.startswith("## Table 2\n")
-    assert "- limit=20" in shown
-    assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown
-    assert "engine: fused; dtype: float32; device: cpu; commit: 0123abc; date: 2025-01-02" in shown
-    assert "not replications" not in shown
-
-
-def test_many_dates_are_shown_as_a_range() -> None:
-    origins = [structs.replace(PROVENANCE, date=f"2025-01-0{i}") for i in range(1, 6)]
-    runs = [run("swift", str(i), None, origin=origin) for i, origin in enumerate(origins)]
-    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in markdown(row_table(runs))
-
-
-def test_embedded_model_is_named_as_what_it_is() -> None:
-    assert "not replications" in markdown(row_table([run("swift", "cnndm", full(), model="tiny")]))
-    assert "not replications" in alone(full(), model="tiny")
-    assert caution(["llama3-8b"], ["cnndm"]) == []
 
 
 def test_a_csv_has_the_columns_of_the_table_unrounded() -> None:
@@ -346,6 +265,17 @@ def test_another_csv_has_every_number() -> None:
     assert (rows[1]["reason"], rows[1]["provenance.torch"]) == ("no GPU", "2.8")
 
 
-def test_a_table_without_runs() -> None:
+def test_a_table_names_points_reasons_definitions_and_origins() -> None:
+    """The embedded model is named as what it is."""
+    origins = [structs.replace(PROVENANCE, date=f"2025-01-0{i}") for i in range(1, 6)]
+    runs = [run("swift", str(i), full(), origin=origin) for i, origin in enumerate(origins)]
+    runs.append(run("clasp", "0", full(), label="method.interval=<8>", model="tiny"))
+    runs.append(run("del", "a", None, reason="needs 2 | more\nGiB"))
+    shown = markdown(row_table(runs, ["alpha", "note"], "Table 2", ["limit=20"]))
+    assert shown.startswith("## Table 2\n") and "- limit=20" in shown
+    assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown and "| point " in shown
+    assert "engine: fused; dtype: float32; device: cpu; commit: 0123abc; date: " in shown
+    assert "date: 2025-01-01 to 2025-01-05 (5 values)" in shown
+    assert "method.interval=<8>" in shown and "needs 2 \\| more GiB" in shown
+    assert "not replications" in shown and caution(["llama3-8b"], ["cnndm"]) == []
     assert "No runs." in markdown(row_table([]))
-    assert csv_rows([]) == []

@@ -6,23 +6,34 @@ import csv as stdlib_csv
 import io
 import json
 import re
+import shutil
+import subprocess
 from html import unescape
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import msgspec
 import pytest
-from conftest import ROOT
+from conftest import METHODS, ROOT
 from msgspec import structs
-from test_papertable import metrics, run
+from paper_runs import metrics, run
 
+from skipbench.cli.main import main
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import ranked
-from skipbench.report.tables.features import feature_table
+from skipbench.report.published import papers, read_paper
+from skipbench.report.tables.features import (
+    LOST,
+    NOT_HERE,
+    NOT_PRINTED,
+    declared,
+    feature_table,
+    features,
+)
 from skipbench.report.tables.formats import (
     WRITERS,
     escape,
-    for_terminal,
     html,
     markdown,
     tabular,
@@ -78,14 +89,6 @@ def test_every_format_shows_every_text(kind: str) -> None:
         shown = " ".join(text.split()).replace("|", "\\|")
         assert shown in written["md"].replace("**", "")
         assert text in unescape(written["html"])
-
-
-def test_an_unknown_format_is_refused_by_name() -> None:
-    assert list(write(TABLES["runs"])) == ["md", "csv", "all.csv"]
-    with pytest.raises(
-        SkipbenchError, match=r"formats=htm\. Did you mean html\? Wanted any of md, "
-    ):
-        write(TABLES["runs"], ["htm"])
 
 
 def test_runs_of_a_group_are_columns_of_a_second_grid() -> None:
@@ -146,7 +149,12 @@ def test_html_has_the_cells(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_latex_has_the_cells(kind: str) -> None:
-    bodies = re.findall(r"\\midrule\n(.*?)\\bottomrule", tabular(TABLES[kind]), re.DOTALL)
+    text = tabular(TABLES[kind])
+    plain = [line for line in text.splitlines() if not line.startswith("%")]
+    braces = re.findall("[{}]", re.sub(r"\\[{}]", "", text))
+    assert text.isascii() and braces.count("{") == braces.count("}")
+    assert plain[0].startswith(r"\begin{tabular}{l") and plain[-1] == r"\end{tabular}"
+    bodies = re.findall(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)
     lines = [line for line in "\n".join(bodies).splitlines() if line.endswith("\\\\")]
     split = [re.sub(r" ?\\\\$", "", line).split(" & ") for line in lines]
     bold, mark = r"\\textbf\{(.*)\}", r"\\textsuperscript\{(\d+)\}"
@@ -234,10 +242,66 @@ def test_a_method_over_another_is_paired_by_question() -> None:
     assert sum(line.startswith("over swift, paired") for line in paper.remarks) == 1
 
 
-def test_a_terminal_has_fewer_columns_than_the_files() -> None:
-    table = row_table(RUNS[:1])
-    shown, whole = for_terminal(table).splitlines(), markdown(table).splitlines()
-    heads = [[h.strip() for h in lines[2].strip("|").split("|")] for lines in (shown, whole)]
-    assert heads[0][:3] == ["method", "n", "speedup"] and "worst tenth" not in heads[0]
-    assert {*heads[0]} < {*heads[1]} and "columns=all" in shown[-1]
-    assert len(for_terminal(row_table(RUNS[:1], ["all"])).splitlines()[2]) > len(whole[2])
+@pytest.mark.slow
+def test_a_table_at_another_scale_is_another_file_and_a_cluster_is_of_the_papers(
+    tmp_path: Path,
+) -> None:
+    words = ["table", "swift-table2", "models=llama2-13b", "method=swift", "dataset=cnndm"]
+    words += ["--render-only", f"results={tmp_path}"]
+    main([*words, "hardware=slurm-a100"])
+    folder = tmp_path / "tables"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    main([*words, "hardware=slurm-a100", "hardware.gpus=0"])
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "swift-table2.paper.md" in before and "swift-table2.embedded.md" in after
+    assert after.items() > before.items() and len(after) == 2 * len(before)
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX installation")
+def test_every_tabular_compiles(tmp_path: Path) -> None:
+    printed = [paper_table(p, name, []) for p in papers() for name in read_paper(p).tables]
+    body = "\n\\clearpage\n".join(tabular(made) for made in [*TABLES.values(), *printed])
+    head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+    (tmp_path / "a.tex").write_text(f"{head}{body}\n\\end{{document}}\n")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "a.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+# Tables of features
+
+
+def test_what_is_declared_is_known() -> None:
+    found = declared()
+    names = "asd clasp del knapspec layerskip lookahead parallel self-sd swift"
+    assert set(found) == {*names.split()}
+    assert set(found) <= {*METHODS}
+    assert all(set(facts) <= set(features().meaning) for facts in found.values())
+
+
+@pytest.mark.parametrize("paper", ["swift", "knapspec"])
+def test_every_row_of_the_paper_has_ours_below(paper: str) -> None:
+    t = feature_table(paper)
+    (grid,) = t.grids
+    texts = [[cell.text for cell in row.cells] for row in grid.rows]
+    assert {len(row) for row in texts} == {len(grid.columns)} and all(map(all, texts))
+    assert [row[0] for row in texts[::2]] == [row[0] for row in texts[1::2]]
+    assert list(t.lines[0]) == ["method", "source", *(c.name for c in grid.columns[2:])]
+    for row, line in zip(grid.rows, t.lines, strict=True):
+        whole = [t.footnotes[cell.mark - 1] if cell.mark else cell.text for cell in row.cells]
+        assert whole == list(line.values())
+
+
+def test_swift_prints_what_the_paper_does() -> None:
+    shown = markdown(feature_table("swift"))
+    lines = [line for line in shown.splitlines() if line.startswith("|")]
+    cells = [[field.strip() for field in line.split("|")[1:-1]] for line in lines]
+    dash = "\u2014 [{}]".format
+    parallel = ["Jacobi Decoding", "no", "yes", dash(1), "yes", "no", "no", "0.9x to 1.0x"]
+    assert ["parallel", "paper", *parallel] in cells and f"[1] {NOT_PRINTED}" in shown
+    ours = ["Layer skipping", "no", "no", "yes", "yes", "yes", "optional", dash(3)]
+    assert ["self-sd", "here", *ours] in cells
+    assert ["eagle", "here", *[dash(2)] * 8] in cells and f"[2] {NOT_HERE}" in shown
+    # Table 10
+    assert ["layerskip", "paper", *[dash(1)] * 2, "no", "no", *[dash(1)] * 4] in cells
+    assert f"[1] {LOST}" in markdown(feature_table("knapspec"))
