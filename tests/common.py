@@ -9,7 +9,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -131,7 +130,7 @@ def settings_of(name: str) -> set[str]:
     """The settings that `conf/method/<name>.yaml` has, without a composition (0.2 s)."""
     target = target_of(file_of("method", name))
     assert target is not None
-    return {field.name for field in fields(schema_of(target))}
+    return {*schema_of(target).__struct_fields__}
 
 
 OURS = {"auto": "auto", "lowbit": "int8|price"}

@@ -3,11 +3,11 @@ beside vanilla.
 """
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from skipbench.bench.prompts import Prompt
 from skipbench.config.run_config import RunConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from skipbench.bench.prompts import SCRATCH_ROWS, chat_form, eos_ids, token_ids
-from skipbench.config.dataset import Chat
+from skipbench.config.dataset import CHATS
 from skipbench.decode.draft import Process
 from skipbench.decode.processors import process_by
 from skipbench.decode.sampling import Sampler
@@ -81,7 +81,7 @@ def _encoded(
             f"{named}= is for a chat template, but here it is chat={form}; give messages to a "
             "model with a template, or chat=FILE"
         )
-    if form not in [*Chat]:
+    if form not in CHATS:
         template, form = template | {"chat_template": _template(form)}, "template"
     if not isinstance(prompt, str):
         prompt = [*map(_plain, prompt)]
@@ -100,7 +100,7 @@ def _template(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        wanted = f"wanted {', '.join(Chat)}, or a template's file"
+        wanted = f"wanted {', '.join(CHATS)}, or a template's file"
         raise SkipbenchError(f"chat={path}; {wanted} ({error})") from error
 
 

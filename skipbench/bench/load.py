@@ -2,19 +2,19 @@
 run before it reads a weight; `dry_run` makes these and nothing else.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from skipbench.bench.memory import check_memory, devices_needed
 from skipbench.bench.prompts import SCRATCH_ROWS, Prompt, encode
 from skipbench.bench.stored_sets import with_stored_set
+from skipbench.config.dataset import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
-from skipbench.config.run_config import DatasetConfig, RunConfig
-from skipbench.config.schemas import Engine, EngineName
+from skipbench.config.run_config import Engine, RunConfig
 from skipbench.data.rows import Example, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
@@ -44,13 +44,13 @@ def load_model(
     check_model(model, engine)
     gpus = devices_needed(model, tokens) if model.device == "auto" else None
     if gpus == 1:
-        model = dataclasses.replace(model, device="cuda:0")
+        model = replace(model, device="cuda:0")
     torch.set_num_threads(engine.threads)
     if model.sparsity == "none":
         return load(model, engine.name, engine.strict, gpus)
     from skipbench.models.sparsity import parse_sparsity, prune
 
-    lm, tokenizer = load(model, EngineName.reference, False, gpus)
+    lm, tokenizer = load(model, "reference", False, gpus)
     limit = min(model.calibration.tokens, lm.max_positions)
     pattern = parse_sparsity(model.sparsity)
     assert pattern is not None
@@ -77,7 +77,7 @@ def check_model(model: Model, engine: Engine) -> None:
     planted = isinstance(model, PlantedModel)
     if not planted:
         check_form(model, engine.name)
-    if engine.name == EngineName.reference and model.sparsity == "none":
+    if engine.name == "reference" and model.sparsity == "none":
         refuse_strict(bool(engine.strict), engine.name)
     if not planted:
         outline.check_checkpoint(model)

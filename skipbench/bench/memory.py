@@ -6,8 +6,8 @@ from pathlib import Path
 
 from skipbench.bench.prompts import SCRATCH_ROWS
 from skipbench.config.architecture import BYTES
+from skipbench.config.dataset import DatasetConfig
 from skipbench.config.model import Model
-from skipbench.config.run_config import DatasetConfig
 from skipbench.data.rows import Example
 from skipbench.errors import NotHereError
 

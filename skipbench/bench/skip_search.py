@@ -1,6 +1,6 @@
 """`search`: the offline search of Self-SD for a skip set, over the engine at hand."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from skipbench.bench.load import LoadModel, load_model, prepare
 from skipbench.bench.memory import check_memory

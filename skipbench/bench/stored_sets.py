@@ -1,12 +1,12 @@
 """Searched skip sets: their files, their traces, and the set that `stored` means."""
 
-import dataclasses
 import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from skipbench.config.model import Model, check_path
 from skipbench.config.run_config import RunConfig
@@ -91,7 +91,7 @@ def with_stored_set(config: RunConfig) -> RunConfig:
     if (method := config.method).skip is None:
         return config
     skip = resolve(method.skip, config.model, method.name, config.results, method.draft_options)
-    return dataclasses.replace(config, method=method.but(skip=skip))
+    return replace(config, method=method.but(skip=skip))
 
 
 def check_avoided(config: RunConfig) -> None:

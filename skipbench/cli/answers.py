@@ -4,10 +4,10 @@ import signal
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
 from rich.text import Text
 
 from skipbench.cli.command import Prompted

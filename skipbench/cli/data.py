@@ -10,10 +10,10 @@ from skipbench.cli.commands import Data
 from skipbench.cli.experiments import cells_asked
 from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
+from skipbench.config.dataset import DatasetConfig
 from skipbench.config.explain import did_you_mean
 from skipbench.config.extensions import load as load_extension
 from skipbench.config.model import Model, PlantedModel
-from skipbench.config.run_config import DatasetConfig
 from skipbench.console import show
 from skipbench.data.rows import rows_hash
 from skipbench.errors import SkipbenchError
@@ -98,7 +98,7 @@ def fetched(source: Model | DatasetConfig) -> str:
     if isinstance(source, Model):
         return _fetched_model(source)
     rows = source.rows(None)
-    revision = source.revision or "none"
+    revision = source.node.get("revision") or "none"
     return f"{len(rows)} prompts, revision {revision}, rows {rows_hash(rows)[:16]}"
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from skipbench.cli.answers import Session, show_stream
 from skipbench.cli.commands import Generate
 from skipbench.config.catalog import as_choices
@@ -62,7 +64,7 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
     """
     rows, model = read_prompts(str(prompts), None, 0, False), session.model
     config, options = model.config, session.options
-    asked = [asdict(config.model), str(config.engine.name), config.engine.strict, options]
+    asked = [msgspec.to_builtins(config.model), config.engine.name, config.engine.strict, options]
     settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
 """`Shape`: the sizes of a decoder, and the parameters and bytes that follow, without weights."""
 
 import re
-from dataclasses import dataclass
 
 from omegaconf import MISSING
 
+from skipbench.config.configurable import Settings
 from skipbench.errors import SkipbenchError
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
@@ -14,8 +14,7 @@ ALIASES = {"llama3-1b": "llama3.2-1b", "llama3-3b": "llama3.2-3b"}
 HEAD_DIM = 64  # of shapes given as LAYERSxHIDDEN
 
 
-@dataclass
-class Shape:
+class Shape(Settings, frozen=True):
     """A decoder of Llama's form; `tied`: its head is the embedding."""
 
     layers: int = MISSING

@@ -7,18 +7,15 @@ import hydra
 from hydra.errors import HydraException
 
 from skipbench.config.catalog import targets
-from skipbench.config.schemas import SCHEMAS
 from skipbench.errors import SkipbenchError
 
 
 def instantiate(node: Mapping[str, Any], **more: Any) -> Any:
-    """Calls the node's `_target_`, which a file of `conf`, of a `--config-dir`, or a schema must
-    name.
+    """Calls the node's `_target_`, which a file of `conf` or of a `--config-dir` must name.
 
     Raises SkipbenchError: the called function's own, or why it could not be called.
     """
-    of_schemas = {getattr(schema, "_target_", None) for schema in SCHEMAS.values()}
-    check_targets(node, targets() | of_schemas)
+    check_targets(node, targets())
     try:
         return hydra.utils.instantiate(node, _convert_="all", **more)
     except HydraException as error:

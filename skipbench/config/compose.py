@@ -4,11 +4,11 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import hydra
+import msgspec
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -17,17 +17,17 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from skipbench.config import catalog
-from skipbench.config.configurable import check_decoding
+from skipbench.config.configurable import check_decoding, typed
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.nodes import nodes_here
 from skipbench.config.paths import CONF, PACKAGE, cache_folder
-from skipbench.config.run_config import RunConfig
-from skipbench.config.schemas import register
+from skipbench.config.run_config import Config, RunConfig
+from skipbench.config.schemas import node_of, register
 from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
-OURS = ("experiment", "local", "published", "scale", "models", "preset")
+OURS = {"experiment", "local", "hydra", *Config.__struct_fields__} - {*RunConfig.__struct_fields__}
 """Top-level keys that choose cells; a cell itself does not have them."""
 IGNORED = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.output_subdir")
 """Keys of Hydra's own folders, in which nothing is written here."""
@@ -49,20 +49,20 @@ def _variant(key: str, default: Any = MISSING, *, _parent_: DictConfig) -> Any:
 def _setting(path: str, *, _parent_: DictConfig, _root_: DictConfig) -> Any:
     """The paper's value for the model (`model.settings.<path>`), else the method's default."""
     value, key = OmegaConf.select(_root_, f"model.settings.{path}"), path.rpartition(".")[2]
-    return getattr(schema_of(_parent_["_target_"]), key) if value is None else value
+    return node_of(schema_of(_parent_["_target_"]))[key] if value is None else value
 
 
 def _tuned(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig) -> Any:
     """The value of a method's setting; with `preset=paper` the paper's."""
     paper = _root_["preset"] == "paper"
-    return getattr(schema_of(_parent_["_target_"]), _node_._key()) if paper else value
+    return node_of(schema_of(_parent_["_target_"]))[_node_._key()] if paper else value
 
 
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "package": lambda path: str(PACKAGE / path),
     "cache": lambda name: str(cache_folder() / name),
     "basename": lambda path: Path(path).name,
-    "shape": lambda name: asdict(catalog.shape_of(str(name))),
+    "shape": lambda name: msgspec.structs.asdict(catalog.shape_of(str(name))),
     "variant": _variant,
     "setting": _setting,
     "tuned": _tuned,
@@ -134,7 +134,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
 
     Raises SkipbenchError for a value that is missing, or cannot be used.
     """
-    plain = OmegaConf.to_container(config, resolve=True, enum_to_str=True, throw_on_missing=True)
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     check_decoding(**plain["decoding"])
     _check_finite(plain)
@@ -146,9 +146,18 @@ def to_run_config(config: DictConfig) -> RunConfig:
     # `search.iterations=` on an experiment reaches its cells of every method
     if config.search.own and plain["method"].get("skip") == "stored":
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
-    kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in (*OURS, "hydra")}
+    plain["method"] = _checked(plain["method"], "method")
+    kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in OURS}
     run = RunConfig.from_dict(kept)
-    return replace(run, model=derived(run.model))
+    return msgspec.structs.replace(run, model=derived(run.model))
+
+
+def _checked(node: dict[str, Any], key: str) -> dict[str, Any]:
+    """The settings of what a node builds, and of its parts, in the types of their classes."""
+    parts = {k: v for k, v in node.items() if isinstance(v, dict) and "_target_" in v}
+    node = node | {name: _checked(part, f"{key}.{name}") for name, part in parts.items()}
+    checked: dict[str, Any] = msgspec.to_builtins(typed(node, schema_of(node["_target_"]), key))
+    return checked
 
 
 def _check_finite(value: Any, key: str = "") -> None:
@@ -171,7 +180,7 @@ def _search_dataset(config: DictConfig, plain: Mapping[Any, Any]) -> Any:
     config = copy.deepcopy(config)
     with open_dict(config):
         config.dataset = other.dataset
-    return OmegaConf.to_container(config.dataset, resolve=True, enum_to_str=True)
+    return OmegaConf.to_container(config.dataset, resolve=True)
 
 
 def _without_variants(node: Any) -> Any:

@@ -4,12 +4,15 @@ import copy
 import dataclasses
 import functools
 import math
+import re
 import typing
+from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from skipbench.errors import SkipbenchError
 
@@ -25,14 +28,50 @@ File = Annotated[str, Meta()]
 T = typing.TypeVar("T")
 
 
-def typed(value: object, kind: type[T], key: str) -> T:
-    """The settings below `key` as their type, which leaves other keys out. Raises SkipbenchError
-    for a value of another type.
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of settings: a field is a key, with its type, its default, and its bounds if it has any;
+    a string below is its documentation.
     """
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise SkipbenchError(f"{key}: {error}") from error
+
+
+def typed(value: Any, kind: type[T], key: str) -> T:
+    """The settings `key` as their type; a number is a text where one is wanted. Raises
+    SkipbenchError, with the whole key, for a value of another type or out of its bounds.
+    """
+    whole = {key: value}
+    while True:
+        try:
+            return msgspec.convert(
+                whole[key],
+                kind,
+                strict=False,
+                dec_hook=lambda of, value: Path(str(value)) if of is Path else value,
+            )
+        except msgspec.ValidationError as error:
+            within, names, wanted = whole, [key], cast(Any, kind)
+            for name in re.findall(r"\.(\w+)", str(error).partition("`$")[2]):
+                if not isinstance(within[names[-1]], dict) or name not in within[names[-1]]:
+                    break
+                within, struct = within[names[-1]], _struct_of(wanted)
+                names, wanted = [*names, name], kinds_of(struct).get(name, Any)
+            found, text = within[names[-1]], str(error)
+            if text.startswith("Expected `str") and type(found) in (int, float):
+                within[names[-1]] = str(found)
+                continue
+            at = ".".join(names)
+            if unknown := re.search("unknown field `(.*?)`", text):
+                known = ", ".join(kinds_of(_struct_of(wanted)))
+                said = f"unknown key '{at}.{unknown[1]}'. Allowed here: {known}"
+            elif words := in_words(wanted):
+                said = f"{at}={found}; wanted {words}"
+            else:
+                said = f"{at}: {text}"
+            raise SkipbenchError(said) from error
+
+
+def _struct_of(kind: Any) -> Any:
+    """The class of a type such as `Shape | None`."""
+    return next((k for k in (kind, *typing.get_args(kind)) if isinstance(k, type)), object)
 
 
 class Stateful:
@@ -117,8 +156,11 @@ def check_decoding(temperature: float, top_p: float, top_k: int) -> None:
         )
 
 
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
 def in_words(kind: Any) -> str:
-    """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty without any."""
+    """Allowed words, or the bounds of a number, as in `above 0 to 1`; empty for other types."""
     if typing.get_origin(kind) is typing.Literal:
         return " or ".join(typing.get_args(kind))
     for meta in (m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Meta)):
@@ -129,4 +171,5 @@ def in_words(kind: Any) -> str:
             return f"{low} to {meta.le:g}" if meta.le is not None else f"{low} to below {meta.lt:g}"
         if meta.ge is not None or meta.gt is not None:
             return low if meta.ge is None else f"{low} or more"
-    return next(filter(None, map(in_words, typing.get_args(kind))), "")
+    words = next(filter(None, map(in_words, typing.get_args(kind))), WORDS.get(kind, ""))
+    return f"a list, each {words}" if typing.get_origin(kind) in (list, Sequence) else words

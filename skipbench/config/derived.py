@@ -1,6 +1,6 @@
 """The overrides that choose a model, and settings of a model that follow from others."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from skipbench.config.catalog import choices, shape_of
 from skipbench.config.explain import did_you_mean

@@ -1,13 +1,15 @@
 """What is written of every key and choice: by the schema or class that reads it."""
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args
+
+from omegaconf import MISSING
 
 from skipbench.config.catalog import choices, file_of, target_of
-from skipbench.config.schemas import SCHEMAS
+from skipbench.config.configurable import Settings, in_words, kinds_of
+from skipbench.config.schemas import SCHEMAS, node_of
 from skipbench.config.signature import schema_of, settings, summary
 
 
@@ -38,19 +40,23 @@ def documented() -> Iterator[Entry]:
                 yield from _entries(schema_of(target), target, prefix, f"{group}={choice}")
 
 
-def _entries(schema: type, path: str, prefix: str, owner: str) -> Iterator[Entry]:
-    texts, kinds = settings(path), get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        made = field.default_factory
-        if isinstance(made, type) and dataclasses.is_dataclass(made):
-            below = f"{made.__module__}.{made.__name__}"
-            yield from _entries(made, below, f"{prefix}{field.name}.", owner or field.name)
-        elif "=" not in owner or field.name not in ("_target_", "name"):
-            default = field.default if made is dataclasses.MISSING else made()
-            required = default in (dataclasses.MISSING, "???")
-            kind = getattr(kinds[field.name], "__name__", str(kinds[field.name]))
-            value = None if required else str(default)
-            yield Entry(f"{prefix}{field.name}", owner, kind, value, texts[field.name].text)
+def _entries(schema: type[Settings], path: str, prefix: str, owner: str) -> Iterator[Entry]:
+    texts, kinds, node = settings(path), kinds_of(schema), node_of(schema)
+    for name, default in node.items():
+        kind = kinds[name]
+        if isinstance(kind, type) and issubclass(kind, Settings) and isinstance(default, dict):
+            below = f"{kind.__module__}.{kind.__name__}"
+            yield from _entries(kind, below, f"{prefix}{name}.", owner or name)
+        elif "=" not in owner or name not in ("_target_", "name"):
+            value = None if default == MISSING else str(default)
+            yield Entry(f"{prefix}{name}", owner, _in_words(kind), value, texts[name].text)
+
+
+def _in_words(kind: Any) -> str:
+    """A type with its bounds."""
+    words = in_words(kind) or getattr(kind, "__name__", "Any")
+    optional = type(None) in get_args(kind) and "null" not in words
+    return f"{words} or null" if optional else words
 
 
 def described(path: Path) -> str:

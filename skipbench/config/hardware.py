@@ -1,14 +1,11 @@
 """Schemas of `conf/hardware`: a device, for rooflines; a cluster, or this machine, for `submit`."""
 
 import re
-from dataclasses import dataclass, field
 
-import msgspec
-
-from skipbench.config.configurable import Natural, Positive
+from skipbench.config.configurable import Natural, Positive, Settings
 
 
-class Hardware(msgspec.Struct, forbid_unknown_fields=True):
+class Hardware(Settings, frozen=True):
     """A device: rates from the maker's datasheet, where those that are missing are measured; or
     passes that were timed on it, for `predict`.
     """
@@ -26,8 +23,7 @@ class Hardware(msgspec.Struct, forbid_unknown_fields=True):
     """A choice of conf/model: the sizes that were timed."""
 
 
-@dataclass
-class Slurm:
+class Slurm(Settings, frozen=True):
     """A cluster, on which no run's hash depends; a key that is null takes the cluster's default."""
 
     partition: str | None = None
@@ -67,9 +63,9 @@ class Slurm:
     """Seconds before the limit at which a job is told to end; one sample must fit."""
     offline: bool = True
     """Only what the hub's cache holds; `data` fills it."""
-    setup: list[str] = field(default_factory=list)
+    setup: list[str] = []
     """Lines of shell before the command."""
-    options: list[str] = field(default_factory=list)
+    options: list[str] = []
     """Further words for sbatch, such as `--nice=10`."""
     python: str | None = None
     """The interpreter on the nodes; null takes the one that submits."""
@@ -88,8 +84,7 @@ class Slurm:
         return 24 * days + hours + minutes / 60 + seconds / 3600
 
 
-@dataclass
-class Local:
+class Local(Settings, frozen=True):
     """This machine, as a queue of rows."""
 
     workers: int | None = None

@@ -1,25 +1,19 @@
 """Schemas of `conf/model`."""
 
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import MISSING
 
 from skipbench.config.architecture import Shape
-from skipbench.config.configurable import Positive
+from skipbench.config.configurable import Positive, Settings
 from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 
-Dtype = StrEnum("Dtype", ["float32", "bfloat16", "float16"])
-"""Precision of weights and cache."""
-Quantization = StrEnum("Quantization", ["none", "int8", "fp4", "nf4"])
-"""Weights in fewer bits than `dtype`, through bitsandbytes."""
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-@dataclass
-class Wheel:
+class Wheel(Settings, frozen=True):
     """A package of the Python index that holds a checkpoint as GGUF."""
 
     requirement: str = MISSING
@@ -30,8 +24,7 @@ class Wheel:
     """The GGUF file inside of the wheel."""
 
 
-@dataclass
-class Calibration:
+class Calibration(Settings, frozen=True):
     """Texts by which `sparsity` weighs the inputs, of the run's dataset by another seed: of a file
     some may be among those decoded. Sun et al.: 128 sequences of C4, each a context long.
     """
@@ -42,15 +35,14 @@ class Calibration:
     """Tokens per row."""
 
 
-@dataclass
-class Model:
+class Model(Settings, frozen=True):
     name: str = MISSING
     """Its name in records and tables."""
     path: str = MISSING
     """A folder with a Hugging Face checkpoint, a GGUF file, or a hub id."""
     revision: str | None = None
     """Commit, branch or tag of the hub repository."""
-    dtype: Dtype = Dtype.float32
+    dtype: Dtype = "float32"
     """Precision of weights and of the cache."""
     device: str = "cpu"
     """cpu, cuda, cuda:N, or auto to spread the layers over several devices (extra `big`)."""
@@ -58,16 +50,16 @@ class Model:
     """Also loads .bin weights, which can run code. Code of the checkpoint itself is never run."""
     skip_sets: str | None = None
     """A JSON file of skip sets by method that comes with the checkpoint."""
-    sets: dict[str, str | None] = field(default_factory=dict)
+    sets: dict[str, str | None] = {}
     """By method: the skip set published for this model, until a search here finds another."""
-    quantization: Quantization = Quantization.none
-    """Weights in fewer bits, for draft and target (extra `quant`)."""
+    quantization: Literal["none", "int8", "fp4", "nf4"] = "none"
+    """Weights in fewer bits than `dtype`, for draft and target (bitsandbytes; extra `quant`)."""
     sparsity: str = "none"
     """`none`; by Wanda `wanda-0.5`, the share that goes, or `wanda-2:4`, 2 of every 4 stay.
 
     Draft and target are sparsified.
     """
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: Calibration = Calibration()
     """Texts by which `sparsity` weighs the inputs."""
     gated: bool = False
     """The hub asks for an account and an accepted licence."""
@@ -77,27 +69,25 @@ class Model:
     """The package that holds the checkpoint; `data MODEL` fetches it, and converts it to `path`."""
     strict: bool | None = False
     """Default of `engine.strict`; null: true where this machine can keep it."""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = {}
     """By method: values that differ for this model; the command line goes before."""
 
 
-@dataclass
-class HubModel(Model):
+class HubModel(Model, frozen=True):
     """A checkpoint of a paper, in the precision of SWIFT (C) and CLaSp (4); Self-SD: bfloat16."""
 
-    dtype: Dtype = Dtype.float16
+    dtype: Dtype = "float16"
     device: str = "cuda"
 
 
-@dataclass
-class PlantedModel(Model):
+class PlantedModel(Model, frozen=True):
     shape: str = "llama3-1b"
     """Architecture to make: that of a model of conf/model, or LAYERSxHIDDEN, such as 24x256."""
     redundant: float = 0.5
     """Share of sub-layers that no token needs, and so can be skipped."""
     seed: int = 0
     """Seed of the weights, the text, and the strengths of sub-layers."""
-    dtype: Dtype = Dtype.bfloat16
+    dtype: Dtype = "bfloat16"
 
 
 def is_gguf(path: str) -> bool:

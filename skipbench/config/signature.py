@@ -4,24 +4,25 @@ from the source, which is parsed and not imported: composing does not pay for to
 
 import ast
 import contextlib
-import dataclasses
 import functools
 import importlib.util
+import typing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from omegaconf import MISSING
 
 from skipbench.config import configurable
+from skipbench.config.configurable import Settings
 from skipbench.errors import SkipbenchError
 
-TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "DraftPlan": str}
-bounded = {name: kind for name, kind in vars(configurable).items() if hasattr(kind, "__metadata__")}
-TYPES |= {name: kind.__origin__ for name, kind in bounded.items()}
-GIVEN_BY_CODE = ("layers",)
-"""Parameters that the caller passes when it builds the object; they are no keys."""
+TYPES = {**vars(typing), **vars(configurable), "DraftPlan": str}
+"""By the names that annotations of settings use."""
+GIVEN_BY_CODE = ("layers", "node", "search_dataset")
+"""What code sets; they are no keys."""
 
 
 class Setting(NamedTuple):
@@ -89,8 +90,8 @@ def summary(target: str) -> str:
 
 
 @functools.cache
-def schema_of(target: str) -> type:
-    """A dataclass with a field per setting of `target`. Raises SkipbenchError as `settings`."""
+def schema_of(target: str) -> type[Settings]:
+    """A Struct with a field per setting of `target`. Raises SkipbenchError as `settings`."""
     fields: list[Any] = [("_target_", str, target)]
     for name, (annotation, default, _) in settings(target).items():
         if name not in GIVEN_BY_CODE:
@@ -101,18 +102,11 @@ def schema_of(target: str) -> type:
                 raise SkipbenchError(f"{target}: {text}") from error
             if isinstance(made, tuple | list | dict):
                 container: Any = dict if isinstance(made, dict) else list
-                made = dataclasses.field(default_factory=partial(container, made))
+                made = msgspec.field(default_factory=partial(container, made))
             fields.append((name, _type(annotation), made))
-    schema = dataclasses.make_dataclass(target.rpartition(".")[2], fields)
-    schema.__module__, schema.__qualname__ = __name__, target.replace(".", "/")
-    return schema
-
-
-def __getattr__(name: str) -> type:
-    """A schema by its target, `/` for `.`: so the jobs of a launcher unpickle the class itself."""
-    if "/" not in name:
-        raise AttributeError(name)
-    return schema_of(name.replace("/", "."))
+    name, bases = target.rpartition(".")[2], (Settings,)
+    made_of: Any = msgspec.defstruct(name, fields, bases=bases, frozen=True)
+    return made_of  # type: ignore[no-any-return]
 
 
 def source_of(module: str) -> Path:
@@ -126,17 +120,10 @@ def source_of(module: str) -> Path:
 
 
 def _type(annotation: ast.expr | None) -> Any:
-    """The type that OmegaConf checks; `Any` for an object, such as a stop rule."""
-    if isinstance(annotation, ast.BinOp):
-        sides = [annotation.left, annotation.right]
-        given = [_type(side) for side in sides if ast.unparse(side) != "None"]
-        return given[0] | None if len(given) == 1 and given[0] is not Any else Any
-    if not isinstance(annotation, ast.Subscript):
-        return Any if annotation is None else TYPES.get(ast.unparse(annotation), Any)
-    kind, inner = ast.unparse(annotation.value), annotation.slice
-    parts = [_type(part) for part in (inner.elts if isinstance(inner, ast.Tuple) else [inner])]
-    if kind in ("Literal", "Annotated"):
-        return str if kind == "Literal" else parts[0]
-    if kind in ("Sequence", "list"):
-        return list.__class_getitem__(parts[0])
-    return dict.__class_getitem__(tuple(parts)) if kind in ("Mapping", "dict") else Any
+    """The type, with its bounds; `Any` for an object, such as a stop rule."""
+    if annotation is None:
+        return Any
+    try:
+        return eval(ast.unparse(annotation), {}, TYPES)
+    except NameError:
+        return Any

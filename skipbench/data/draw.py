@@ -43,7 +43,7 @@ class Drawn(Generic[F]):
         return SkipbenchError(f"{self.name} row {self.index}: {reason}")
 
 
-class Where(HubDataset):
+class Where(HubDataset, frozen=True):
     """The keys of a file of `conf/dataset`: the rows of a dataset, and how a sample is drawn."""
 
     def draw(

@@ -10,9 +10,10 @@ from statistics import fmean
 from skipbench.bench.memory import GIB, GPUS, MARGIN, USUAL_PROMPT, gpus_needed, needed_bytes
 from skipbench.config.architecture import BYTES
 from skipbench.config.catalog import known_hardware
+from skipbench.config.dataset import DatasetConfig
 from skipbench.config.hardware import Hardware, Local, Slurm
 from skipbench.config.model import Model
-from skipbench.config.run_config import DatasetConfig, RunConfig
+from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 
 READS, COMPUTES = 0.6, 0.4  # shares of bandwidth that decoding, of arithmetic that prefill reaches
@@ -85,7 +86,7 @@ def cost_of(arms: Sequence[RunConfig], gpu: Gpu, gpus: int | None = None) -> Cos
     weights, cache = needed_bytes(model, prompt_tokens + dataset.max_new_tokens)
     turns = TURNS.get(dataset.name, 1.0)
     turns = fmean(of_task.get(task, 1.0) for task in tasks) if tasks else turns
-    turns *= (dataset.samples_per_task or 1) * (len(dataset.parts) or 1)
+    turns *= dataset.node.get("samples_per_task", 1) * len(dataset.node.get("parts", "1"))
 
     def search_s(arm: RunConfig) -> float:
         decoded = arm.search.iterations * arm.search.prompts

@@ -4,7 +4,6 @@ import torch
 
 from skipbench.bench.load import preflight
 from skipbench.bench.memory import GIB, check_memory, longest, weight_kind
-from skipbench.config.schemas import EngineName
 from skipbench.console import show_result
 from skipbench.experiments.resolve import checked_run
 from skipbench.models.outline import sized
@@ -23,14 +22,14 @@ def dry_run(cell: Cell) -> None:
     tokens = sum(len(p.ids) for p in prompts or ())
     on_gpu = model.device != "cpu" and torch.cuda.is_available()
     engine = config.engine.name
-    if engine == EngineName.cuda_graphs and not on_gpu:
-        engine = EngineName.fused
+    if engine == "cuda_graphs" and not on_gpu:
+        engine = "fused"
     record: dict[str, object] = {
         **config.names,
         "path": model.path,
         "device": model.device,
         "dtype": weight_kind(model),
-        "engine": str(engine),
+        "engine": engine,
         "threads": config.engine.threads,
         "layers": shape.layers if shape else None,
         "parameters": shape.parameters if shape else None,

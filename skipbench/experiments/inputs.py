@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from skipbench.config.dataset import DatasetConfig
 from skipbench.config.model import Model, PlantedModel
-from skipbench.config.run_config import DatasetConfig, RunConfig
+from skipbench.config.run_config import RunConfig
 from skipbench.data.source import offline
 from skipbench.errors import SkipbenchError
 from skipbench.models.checks import missing_weights
@@ -46,9 +47,10 @@ def inputs_of(configs: Sequence[RunConfig]) -> list[Input]:
         model = config.model
         sources_of.setdefault((model.name, model.path, model.revision), {}).setdefault("", model)
         for dataset in filter(None, (config.dataset, config.search_dataset)):
-            for one in dataset.tasks.values() or [dataset]:
-                key = "dataset", one.name, one.node.get("hub"), one.node.get("config"), one.path
-                sources_of.setdefault(key, {}).setdefault(one.split, one)
+            for one in dataset.streamed.values() or [dataset]:
+                place = (one.node.get(key) for key in ("hub", "config", "path"))
+                key = "dataset", one.name, *place
+                sources_of.setdefault(key, {}).setdefault(one.node.get("split", ""), one)
     inputs = [_input([*sources.values()]) for sources in sources_of.values()]
     return sorted(inputs, key=lambda one: one.kind != "model")
 
@@ -59,7 +61,7 @@ def _input(sources: Sequence[Model | DatasetConfig]) -> Input:
         return Input(sources, "", None)
     if isinstance(first, Model):
         return Input(sources, first.path, _lacking_weights(first))
-    where = first.path or str(first.node.get("hub") or "")
+    where = str(first.node.get("path") or first.node.get("hub") or "")
     lacking = _unreadable(sources) if where else None  # others are generated, or of a package
     return Input(sources, where, lacking)
 

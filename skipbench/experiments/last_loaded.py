@@ -1,12 +1,12 @@
 """The model of the cell before, for the next cell of a table."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from skipbench.config.model import Model
-from skipbench.config.run_config import RunConfig
-from skipbench.config.schemas import Engine
+from skipbench.config.run_config import Engine, RunConfig
 from skipbench.data.rows import Example
 
 if TYPE_CHECKING:  # a table of finished cells needs no torch
@@ -26,7 +26,7 @@ class LastLoaded:
 
     def holds(self, config: RunConfig) -> bool:
         """True if the model of a cell is loaded already."""
-        key = config.model, dataclasses.replace(config.engine, warmup=0)
+        key = config.model, replace(config.engine, warmup=0)
         return self._kept is not None and self._kept[0] == key
 
     def __call__(
@@ -34,7 +34,7 @@ class LastLoaded:
     ) -> "Loaded":
         from skipbench.bench.load import load_model
 
-        key = model, dataclasses.replace(engine, warmup=0)
+        key = model, replace(engine, warmup=0)
         if self._kept is not None and self._kept[0] == key:
             return self._kept[1]
         self._kept = None  # its memory goes first

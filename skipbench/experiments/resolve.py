@@ -1,7 +1,8 @@
 """A cell whose skip set is known: its run, whether it is done."""
 
 import contextlib
-import dataclasses
+
+from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import check_avoided, other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
@@ -28,7 +29,7 @@ def fill_skip_set(cell: Cell) -> None:
             raise NotHereError(other)
         if (skip := best_of_trace(trace, iterations)) is None:
             raise NotHereError(f"its search of {iterations} sets is not done yet")
-        cell.composed = dataclasses.replace(config, method=config.method.but(skip=skip))
+        cell.composed = replace(config, method=config.method.but(skip=skip))
         return
     try:
         check_avoided(config)
@@ -56,8 +57,9 @@ def checked_run(cell: Cell, tell: bool = False) -> Run:
     if done := run.has(config.limit):
         dataset, origin = config.dataset, run.provenance
         if dataset.may_change and other_rows(origin, dataset.rows(origin.prompts or config.limit)):
+            place = dataset.node.get("path") or dataset.name
             raise SkipbenchError(
-                f"{cell.folder} was made with other rows of {dataset.path or dataset.name}: "
+                f"{cell.folder} was made with other rows of {place}: "
                 "changed since; fresh=true sets it aside and starts anew, results=FOLDER keeps both"
             )
     for text in compare_identity(cell.folder, config, done):

@@ -1,7 +1,8 @@
 """The search of a cell's skip set: its command, its trace, its run."""
 
-import dataclasses
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import other_weights, search_folder
 from skipbench.config.run_config import RunConfig
@@ -17,7 +18,7 @@ def search_trace(config: RunConfig) -> Path:
     assert config.search_dataset is not None
     dataset = config.search_dataset.for_search(config.limit)
     method = config.method.but(skip="stored")
-    config = dataclasses.replace(config, dataset=dataset, method=method)
+    config = replace(config, dataset=dataset, method=method)
     return search_folder(config)[0] / "trace.jsonl"
 
 
@@ -39,7 +40,7 @@ def ensure_searched(config: RunConfig, load: LastLoaded) -> bool:
         raise SkipbenchError(other)
     if not other and best_of_trace(trace, config.search.iterations) is not None:
         return True
-    own = dataclasses.replace(config, dataset=config.search_dataset)
+    own = replace(config, dataset=config.search_dataset)
     return search_or_check(own, False, load) is not None
 
 
@@ -58,7 +59,7 @@ def search_or_check(config: RunConfig, store: bool, load: LastLoaded) -> Trial |
     check_model(config.model, config.engine)
     check_memory(sized(config.model), config.dataset, [])
     dataset, sets = config.dataset.for_search(config.limit), config.search.iterations
-    folder, _ = search_folder(dataclasses.replace(config, dataset=dataset))
+    folder, _ = search_folder(replace(config, dataset=dataset))
     missing = {"folder": str(folder), "search": sets, "state": "missing"}
     show_result(missing, lambda: f"{folder}: a search of {sets} sets, missing")
     return None

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from skipbench.config.catalog import row_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
@@ -156,7 +158,7 @@ def _to_slurm(
         for gpus, group in itertools.groupby(stage, key=lambda job: job.gpus):
             part = range(first, first + len([*group]))
             first = part.stop
-            asked = _asked(rows[part.start : part.stop], replace(hardware, gpus=gpus))
+            asked = _asked(rows[part.start : part.stop], structs.replace(hardware, gpus=gpus))
             text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
             if only_print:
                 note = "# Submitted to start after the jobs of the scripts above.\n"
@@ -185,7 +187,7 @@ def _asked(rows: Sequence[Job], hardware: Slurm) -> Slurm:
     if hardware.limit_h and requeues:
         longest_h = max(row.cost.hours if row.cost else 0 for row in rows)
         requeues += int(longest_h / hardware.limit_h)
-    return replace(hardware, memory=memory, requeues=requeues)
+    return structs.replace(hardware, memory=memory, requeues=requeues)
 
 
 def _run_here(

@@ -1,8 +1,9 @@
 """A checkpoint without its weights: its configuration, sizes and tokenizer; and its download."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from skipbench.config.architecture import Shape
 from skipbench.config.model import Model, PlantedModel, check_path, is_gguf
@@ -86,8 +87,8 @@ def sized(model: Model) -> Model:
         if (count := _parameters(model.path)) is not None:
             more = (count - shape.parameters) / (3 * shape.hidden * shape.layers)
             wide = max(1, round(shape.intermediate + more))
-            shape = dataclasses.replace(shape, intermediate=wide)
-    return dataclasses.replace(model, architecture=shape)
+            shape = replace(shape, intermediate=wide)
+    return replace(model, architecture=shape)
 
 
 def positions(config: Any) -> int:

@@ -44,7 +44,7 @@ def latency_path(config: RunConfig, device: torch.device) -> Path:
     model, engine, named = config.model, config.engine, device_name(device)
     key = {k: getattr(model, k) for k in ("dtype", *FORMS)}
     key |= {"weights": weights_sha256(model) or [model.path, model.revision]}
-    key |= {k: v for k, v in dataclasses.asdict(engine).items() if k != "warmup"}
+    key |= {k: v for k, v in structs.asdict(engine).items() if k != "warmup"}
     key |= {"machine": cpu_name() if named == "cpu" else named}
     name = run_name([model.name, engine.name], config_hash(key))
     return Path(config.results) / "latency" / f"{name}.json"

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import os
@@ -126,7 +125,7 @@ def weights_sha256(model: Model) -> str | None:
     """
     if isinstance(model, PlantedModel):
         assert model.architecture is not None
-        return hashed([dataclasses.asdict(model.architecture), model.redundant, model.seed])
+        return hashed([msgspec.structs.asdict(model.architecture), model.redundant, model.seed])
     folder = checkpoint_place(model.path, model.revision)
     if folder is None:
         return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from skipbench.config.schemas import Search
+from skipbench.config.run_config import Search
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point

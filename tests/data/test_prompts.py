@@ -23,7 +23,7 @@ from skipbench.bench.arm import ArmRunner
 from skipbench.bench.prompts import Prompt, encode
 from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
-from skipbench.config.run_config import DatasetConfig
+from skipbench.config.dataset import DatasetConfig
 from skipbench.data.chat import PLACEHOLDER, VICUNA
 from skipbench.data.rows import Example, read_file, rows_hash
 from skipbench.data.source import fetch, from_hub

@@ -2,7 +2,6 @@
 paper they stand for.
 """
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -333,8 +332,8 @@ def test_a_small_dense_model_is_kept_for_the_next_cell(monkeypatch: pytest.Monke
     load, config = LastLoaded(), compose(["model=tiny"])
     model, engine = config.model, config.engine
     one = load(model, engine)
-    assert load(model, dataclasses.replace(engine, warmup=3)) is one
-    assert load(model, dataclasses.replace(engine, threads=2)) is not one
+    assert load(model, replace(engine, warmup=3)) is one
+    assert load(model, replace(engine, threads=2)) is not one
     again = load(model, engine)
     assert again is not one and load(model, engine) is again
     monkeypatch.setattr(last_loaded, "KEPT_BYTES", 1)

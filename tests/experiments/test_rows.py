@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import pytest
 import torch
 from builders import interrupt
 from conftest import Command, rest_slow
+from msgspec.structs import replace
 
 from skipbench.bench.arm import ArmRunner
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
-from skipbench.config.run_config import DatasetConfig
+from skipbench.config.dataset import DatasetConfig
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell, run_rows

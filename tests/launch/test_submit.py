@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import fake_tool
 from conftest import PAPERS
+from msgspec.structs import replace
 
 from skipbench.bench.memory import out_of_memory
 from skipbench.cli.commands import Status
@@ -25,7 +25,6 @@ from skipbench.config import catalog
 from skipbench.config.catalog import choices, known_hardware, known_models, places
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Slurm
-from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.costs import cost_of, gpu_of
@@ -237,9 +236,7 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_out_of_memory_says_what_is_needed_and_what_to_change() -> None:
-    model = replace(
-        known_models()["llama2-13b"], name="llama2-13b", dtype=Dtype.float32, device="cpu"
-    )
+    model = replace(known_models()["llama2-13b"], name="llama2-13b", dtype="float32", device="cpu")
     told = out_of_memory(MemoryError(), model, 512) or ""
     assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
     assert "hardware.memory=" in told and "model.dtype" in told

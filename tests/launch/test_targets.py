@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skipbench.config.compose import compose
-from skipbench.config.run_config import DatasetConfig
+from skipbench.config.dataset import DatasetConfig
 from skipbench.errors import SkipbenchError
 from skipbench.launch.manifest import read_row, write_rows
 

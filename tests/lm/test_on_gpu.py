@@ -7,13 +7,13 @@ memory and waits are not judged there.
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from conftest import EVERY_ENGINE, host_waits
+from msgspec.structs import replace
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 

@@ -2,7 +2,6 @@
 a failed load says.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 import torch
 import transformers
 from conftest import make_method, nothing_lost
+from msgspec.structs import replace
 
 from skipbench.bench import memory
 from skipbench.bench.load import load_model
@@ -70,7 +70,7 @@ def test_parameters_are_those_of_the_checkpoint(name: str, parameters: int) -> N
 
 @pytest.mark.parametrize("text", ["4x128", "llama3-1b"])
 def test_parameters_are_those_of_the_modules(text: str) -> None:
-    shape = dataclasses.replace(shape_of(text), layers=2, vocab=1300)
+    shape = replace(shape_of(text), layers=2, vocab=1300)
     config = transformers.AutoConfig.for_model(
         shape.family, vocab_size=shape.vocab, hidden_size=shape.hidden,
         intermediate_size=shape.intermediate,

@@ -1,12 +1,12 @@
 """The planted model: its text, its margins in bfloat16, and what each sub-layer is worth."""
 
-from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from skipbench.bench.arm import looped
 from skipbench.config.architecture import Shape

@@ -2,13 +2,13 @@
 lossless run with it.
 """
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 from builders import SMALL
 from conftest import random_model
+from msgspec.structs import replace
 
 from skipbench.bench.load import load_model
 from skipbench.bench.memory import check_memory
@@ -176,4 +176,4 @@ def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
     says = r"needs 27\.\d GiB .* float16, wanda-2:4, and 27\.2 GiB are free"
     with pytest.raises(NotHereError, match=says):
         check_memory(config.model, config.dataset, [])
-    check_memory(dataclasses.replace(config.model, sparsity="none"), config.dataset, [])
+    check_memory(replace(config.model, sparsity="none"), config.dataset, [])

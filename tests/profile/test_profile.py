@@ -3,7 +3,6 @@ uses it.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 import torch
 from conftest import nothing_lost, random_lm
+from msgspec.structs import replace
 
 from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
@@ -18,7 +18,6 @@ from skipbench.config import catalog
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
-from skipbench.config.model import Dtype
 from skipbench.config.paths import CONF
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
@@ -242,7 +241,7 @@ def test_another_engine_or_machine_has_another_model(monkeypatch: pytest.MonkeyP
     assert path(engine=replace(engine, warmup=9)) == path()
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
     others = [
-        path(model=replace(model, dtype=Dtype.bfloat16)),
+        path(model=replace(model, dtype="bfloat16")),
         path(engine=replace(engine, threads=2)),
         path(torch.device("cuda")),
     ]

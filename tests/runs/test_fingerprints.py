@@ -2,7 +2,6 @@
 starts anew.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -182,7 +181,7 @@ def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path
 
     def path(of: Path) -> Path:
         model = Model(name="mine", path=str(of))
-        return latency_path(dataclasses.replace(config, model=model), torch.device("cpu"))
+        return latency_path(replace(config, model=model), torch.device("cpu"))
 
     first = path(checkpoint)
     assert path(shutil.copytree(checkpoint, tmp_path / "copy")) == first
@@ -329,7 +328,7 @@ def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) 
     with pytest.raises(SkipbenchError, match="other weights"):
         resolve_cell(config)
     assert trace.read_text() == before
-    run_cell(dataclasses.replace(config, fresh=True), print_table=False)
+    run_cell(replace(config, fresh=True), print_table=False)
     assert len(list(tmp_path.glob("search/*/trace.jsonl"))) == 1 and trace.read_text() != before
     (old,) = tmp_path.glob("replaced/*/trace.jsonl")
     assert old.read_text() == before and searched

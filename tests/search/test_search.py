@@ -14,7 +14,7 @@ import pytest
 from skipbench.bench import skip_search as offline
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
-from skipbench.config.schemas import Search
+from skipbench.config.run_config import Search
 from skipbench.data import datasets
 from skipbench.data.mini import held_out
 from skipbench.draft_plan import DraftPlan

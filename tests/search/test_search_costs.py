@@ -1,6 +1,5 @@
 """Cells of the papers' tables that hold times: each prints a value from the records."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -83,6 +82,6 @@ def test_a_search_before_decoding_is_counted_and_timed(tmp_path: Path) -> None:
     costs = search_costs(config, run)
     assert costs and (costs.random_steps, costs.bayes_steps) == (3, 1) and costs.seconds > 0
     assert measure(Metrics(optimisation=costs), "search_h")[0] == costs.seconds / 3600
-    shorter = dataclasses.replace(config.search, iterations=3)
-    fewer = search_costs(dataclasses.replace(config, search=shorter), run)
+    shorter = replace(config.search, iterations=3)
+    fewer = search_costs(replace(config, search=shorter), run)
     assert fewer and fewer.bayes_steps == 0 and fewer.seconds < costs.seconds

@@ -3,11 +3,11 @@
 import ipaddress
 import os
 from contextlib import suppress
-from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from skipbench.cli.command import AboveZero, Loaded
 from skipbench.config.catalog import DEFAULT_METHOD

