@@ -6,8 +6,8 @@ of the model, and neither weights nor a GPU.
 | `M` | tokens of a round, bonus included | the paper |
 | `alpha` | accepted tokens per draft step | the paper |
 | `gamma` | draft steps of a round: `(M - 1) / alpha`, one at least | SWIFT Eq. 6 |
-| `c` | a draft step, in passes of vanilla | sub-layers of the latency file, by their bytes |
-| `v` | a verification, in passes of vanilla | the latency file's curve over its rows |
+| `c` | a draft step, in passes of vanilla | the machine's prices of sub-layers, by their bytes |
+| `v` | a verification, in passes of vanilla | the curve of its prices over rows |
 
 A round of known `M` gives `M / (gamma c + v)` (SWIFT Eq. 6). Where a paper prints no `M`, each of
 `gamma` steps is right with chance `alpha`, which gives
@@ -20,9 +20,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from skipbench.config.architecture import Shape
+from skipbench.config.hardware import Hardware
 from skipbench.draft_plan import DraftPlan
 from skipbench.metrics.formulas import expected_speedup, tpt
-from skipbench.metrics.prices import PARTS, Latencies, Prices
+from skipbench.metrics.prices import PARTS, Latencies, Prices, Roofline
 
 
 class Range(NamedTuple):
@@ -80,8 +81,19 @@ class MachinePrices:
         pairs = [(p.whole_s, fitted.pass_s(1, p.context)) for p in single]
         for part in PARTS:
             pairs += [(getattr(p, f"{part}_s"), fitted.part_s(part, p.context)) for p in single]
-        self.error = max(abs(measured / fit - 1) for measured, fit in pairs)
+        self.error = max((abs(measured / fit - 1) for measured, fit in pairs), default=0.0)
         """Largest residual of the fitted passes, as a share."""
+
+    @classmethod
+    def of_datasheet(cls, name: str, facts: Hardware, shape: Shape) -> "MachinePrices":
+        """Of a device that nobody timed, by its rates, with weights of 16 bits."""
+        assert facts.bandwidth is not None
+        numbers = zip(
+            ("attention", "row", "mlp", "head", "number"), (*_read(shape), 1), strict=True
+        )
+        sizes = {part: int(2 * count) for part, count in numbers}
+        rates = Roofline(name, facts.bandwidth, facts.flops["bfloat16"], "datasheet")
+        return cls(Prices.least(rates, sizes, shape.layers), shape, shape)
 
     def c(self, drafts: Drafts) -> Range | None:
         """A draft step: each part by the bytes that it reads. The ends also take parts of the time

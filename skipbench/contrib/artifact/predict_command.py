@@ -1,6 +1,7 @@
 """`predict`: a paper's table of speedups by the prices of a machine that was timed."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,14 +15,16 @@ from skipbench.runs.reading import read_json
 
 
 class Predict(Command):
-    """what a paper's table would hold on a machine that was timed, by the acceptance that papers
-    print:  predict swift-table2 hardware=h100-measured
+    """what a paper's table would hold on a machine that was timed, or by a datasheet, with the
+    acceptance that papers print:  predict swift-table2 hardware=h100-measured
     """
 
     SETTINGS = False
     WORDS = 1, 1
     NEEDS = "needs a paper's table, as in predict swift-table2 hardware=h100-measured"
-    hardware: Annotated[str | None, "a machine of conf/hardware that was timed"] = None
+    hardware: Annotated[
+        str | None, "a device of conf/hardware: its passes that were timed, or its datasheet"
+    ] = None
     results: Annotated[Path, "the folder of predicted tables"] = Path("results")
     json: Annotated[bool, "a record per cell, and no more"] = False
 
@@ -43,22 +46,28 @@ def run_predict(asked: Predict) -> None:
 
 def prediction(name: str, hardware: str | None) -> tuple[str, list[dict[str, object]]]:
     """The table in Markdown, and its records. Raises SkipbenchError for a table without
-    predictions, and a machine that was not timed.
+    predictions, and a machine without prices.
     """
+    from skipbench.contrib.artifact.predict import MachinePrices
     from skipbench.contrib.artifact.predict_table import lines_of, predicted_table, record_of
     from skipbench.report.tables.formats import markdown
 
-    timed = {k: facts for k, facts in known_hardware().items() if facts.prices and facts.model}
-    if hardware not in timed:
-        wanted = ", ".join(sorted(timed))
-        given = f"hardware={hardware} was not timed" if hardware else "predict needs hardware="
-        raise SkipbenchError(f"{given}; those that were: {wanted}")
-    device = timed[hardware]
-    assert device.prices is not None and device.model is not None
-    file = file_of("hardware", hardware).parent / device.prices
-    prices = read_json(file, Prices)
-    if prices is None or prices.model is None or not prices.curves:
-        raise SkipbenchError(f"{file} holds no curve over rows; python -m skipbench profile has it")
-    lines = lines_of(name, prices, shape_of(device.model))
-    table = predicted_table(name, hardware, device.model, lines)
+    priced = {k: facts for k, facts in known_hardware().items() if facts.prices or facts.bandwidth}
+    if hardware not in priced:
+        given = f"hardware={hardware} has no prices" if hardware else "predict needs hardware="
+        raise SkipbenchError(f"{given}; those that have: {', '.join(sorted(priced))}")
+    device = priced[hardware]
+    if device.prices and device.model:
+        file = file_of("hardware", hardware).parent / device.prices
+        prices, timed = read_json(file, Prices), shape_of(device.model)
+        if prices is None or prices.model is None or not prices.curves:
+            missing = f"{file} holds no curve over rows"
+            raise SkipbenchError(f"{missing}; python -m skipbench profile has it")
+        machine_for = partial(MachinePrices, prices, timed)
+        origin = f"timed with {device.model}; other sizes by the bytes that each part reads"
+    else:
+        machine_for = partial(MachinePrices.of_datasheet, hardware, device)
+        origin = "by its datasheet: a pass reads its bytes at full rate, and launches take no time"
+    lines = lines_of(name, machine_for)
+    table = predicted_table(name, hardware, origin, lines)
     return markdown(table), [record_of(line) for line in lines]

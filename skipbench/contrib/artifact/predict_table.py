@@ -1,6 +1,6 @@
 """A paper's speedups beside those that a machine's prices and the papers' own acceptance give."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from skipbench.contrib.artifact.predict_papers import (
     is_overall,
     rounded,
 )
-from skipbench.metrics.prices import Prices
 from skipbench.report.published import Paper, Printed, read_paper
 from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
 from skipbench.report.values import MISSING
@@ -47,7 +46,7 @@ class Line(NamedTuple):
         return "within" if most >= ends.low else f"lower: {value:.2f} < {ends.low:.2f}"
 
 
-def lines_of(name: str, prices: Prices, timed: Shape) -> list[Line]:
+def lines_of(name: str, machine_for: Callable[[Shape], MachinePrices]) -> list[Line]:
     """Every speedup of the table but vanilla's, in the paper's order."""
     machines = dict[str, MachinePrices]()
     lines = list[Line]()
@@ -59,7 +58,7 @@ def lines_of(name: str, prices: Prices, timed: Shape) -> list[Line]:
         assert shape is not None
         model = str(cell.printed.keys["model"])
         if model not in machines:
-            machines[model] = MachinePrices(prices, timed, shape)
+            machines[model] = machine_for(shape)
         found = predict(machines[model], cell.known, cell.drafts)
         lines.append(Line(cell.printed, found.speedup, found, cell))
     return [_mean(line, lines) if is_overall(line.printed) else line for line in lines]
@@ -76,13 +75,13 @@ def _row(printed: Printed) -> dict[str, Any]:
     return {k: v for k, v in printed.keys.items() if k not in ("dataset", "subtask")}
 
 
-def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -> Table:
+def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) -> Table:
     """The table of `lines`, which says in title, columns and cautions that nothing was measured.
 
     Args:
         name: such as `swift-table2`.
         device: of `conf/hardware`.
-        timed: the model whose passes were timed.
+        origin: where its prices are from, in words.
     """
     document = read_paper(name.rpartition("-")[0])
     title = document.tables[name.rpartition("-")[2]].title
@@ -113,7 +112,7 @@ def predicted_table(name: str, device: str, timed: str, lines: Sequence[Line]) -
         lines=tuple(map(record_of, lines)),
         cautions=(
             f"A prediction is no measurement: nothing here was run. The prices are those of "
-            f"{device}, timed with {timed}; other sizes by the bytes that each part reads.",
+            f"{device}, {origin}.",
         ),
         footnotes=tuple(sources),
         remarks=NOTES,

@@ -7,6 +7,7 @@ from conftest import Command
 
 from skipbench.config.architecture import Shape
 from skipbench.config.catalog import known_hardware
+from skipbench.config.hardware import Hardware
 from skipbench.contrib.artifact.predict import (
     Drafts,
     MachinePrices,
@@ -92,14 +93,23 @@ def test_a_committed_table_is_what_its_command_gives(name: str) -> None:
     assert all("published" in record and "predicted" in record for record in records)
 
 
+def test_a_datasheet_reads_bytes_and_nothing_else() -> None:
+    """3 of 4 attentions, and no more, are left of a pass whose parts take their bytes."""
+    sheet = MachinePrices.of_datasheet(
+        "sheet", Hardware([], None, 100.0, {"bfloat16": 800.0}), SHAPE
+    )
+    mlp, head, attention = 3 * 8 * 16, 33 * 8, 4 * 8 * 8 + 2 * 8 + 32 * 16
+    shares = 3 * attention + 4 * mlp + head, 4 * (attention + mlp) + head
+    c = sheet.c(drafts(1)._replace(plans=(skipping(4, 1, 1.0),) * 3))
+    assert c is not None and c == pytest.approx((shares[0] / shares[1],) * 3)
+    assert sheet.v(drafts(), 7) == (1.0, 1.0, 1.0), "8 operations a byte: 8 rows are one pass"
+    assert sheet.v(drafts(), 15).value == pytest.approx(2.0)
+
+
 def test_other_tables_and_machines_are_refused() -> None:
     for name, hardware, why in (
         ("swift-table3", "h100-measured", "no predictions of swift-table3; there are"),
-        (
-            "swift-table2",
-            "a100-80gb",
-            "hardware=a100-80gb was not timed; those that were: h100",
-        ),
+        ("swift-table2", "cpu", "hardware=cpu has no prices; those that have: a100-40gb, "),
     ):
         with pytest.raises(SkipbenchError, match=why):
             prediction(name, hardware)
