@@ -204,27 +204,31 @@ def rotate(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> Non
 
 
 def in_order(x: Array) -> Array:
-    """Indices of every row of bfloat16, the largest first, of equal ones the first; a NaN lies
-    above or below all numbers.
+    """Indices of every row, the largest first, of equal ones the first; a NaN lies above or below
+    all numbers.
     """
-    signed = np.where(x & 0x7FFF, x, 0).astype(np.uint16).view(np.int16).astype(np.int32)
-    return np.argsort(-np.where(signed < 0, signed ^ 0x7FFF, signed), axis=1, kind="stable")
+    whole = x.astype(np.uint32) << 16 if x.dtype == np.uint16 else x.view(np.uint32)
+    signed = whole.view(np.int32).astype(np.int64)
+    signed[signed == -(2**31)] = 0
+    return np.argsort(-np.where(signed < 0, signed ^ 0x7FFFFFFF, signed), axis=1, kind="stable")
 
 
-def top_k(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+def top_k(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     width, rows, odd = int(rng.integers(1, 700)), int(rng.integers(1, 9)), rng.random() < 0.4
     k = int(rng.integers(0, min(width, 20) + 1))
-    x = put(values(rng, (rows, width), odd) & np.uint16(0xFFFF if odd else 0xFF80))  # with ties
+    x = values(rng, (rows, width), odd, bf16)
+    if not odd:  # with ties
+        x = x & np.uint16(0xFF80) if bf16 else np.round(x, 1)
     index = put(np.zeros((rows, 1 + k), np.int32))
-    function(at(index), at(x), rows, width, k)
+    function(at(index), at(x := put(x)), rows, width, k)
     order = in_order(x)
     best = np.where(np.isfinite(wide(x).max(1)), order[:, 0], -1)  # NaN where there is one
     assert np.array_equal(index, np.column_stack((best, order[:, :k])))
 
 
-def two_best(function: Any, rng: np.random.Generator, put: Put, _: bool) -> None:
+def two_best(function: Any, rng: np.random.Generator, put: Put, bf16: bool) -> None:
     width, rows, odd = int(rng.integers(2, 700)), int(rng.integers(1, 9)), rng.random() < 0.4
-    x = put(values(rng, (rows, width), odd))
+    x = put(values(rng, (rows, width), odd, bf16))
     found = put(np.zeros((rows, 3), np.float32))
     function(at(found), at(x), rows, width)
     best = in_order(x)[:, :2]

@@ -30,7 +30,7 @@ from skipbench.runs.provenance import cpu_flags
 
 SHAPES = [(33, 7), (1, 1), (2, 40), (31, 129), (64, 16), (100, 50), (576, 96)]
 BF16, F32 = torch.bfloat16, torch.float32
-VECTORS = ["amx", "avx512"]  # those of the library BFLOAT16, which has `top_k.c` too
+VECTORS = ["amx", "avx512"]  # those of the library BFLOAT16
 KERNELS = [*((name, BF16) for name in (*VECTORS, "avx2")), ("avx2", F32)]
 
 

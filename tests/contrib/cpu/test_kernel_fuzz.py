@@ -15,7 +15,7 @@ from skipbench.runs.provenance import cpu_flags
 
 SECONDS = 30  # of CPU time
 SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
-TYPED = ["rms_norm", "silu_times", "rotate", "attend", "multiply"]
+TYPED = ["rms_norm", "silu_times", "rotate", "attend", "multiply", "top_k", "two_best"]
 FLOAT32, HALF = ([f"{name}_{kind}" for name in TYPED] for kind in ("float32", "bfloat16"))
 KERNELS = {
     "AVX2": (AVX2, ["run_sublayers", *FLOAT32, *HALF], AVX2.flags),
@@ -23,7 +23,6 @@ KERNELS = {
     "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni"}),
     "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni"}),
     "bfloat16": (BFLOAT16, HALF, BFLOAT16.flags),
-    "bfloat16, best": (BFLOAT16, ["top_k_bfloat16", "two_best_bfloat16"], BFLOAT16.flags),
     "bfloat16, AMX": (
         BFLOAT16,
         ["multiply_tiles", "mlp_tiles", "attend_tiles"],
