@@ -31,9 +31,9 @@ def two_best(logits: Tensor, of_all: bool) -> list[tuple[int, float, float]]:
     """
     function = None if of_all else function_of(logits, "two_best")
     if function is not None:
-        (rows, vocabulary), logits = logits.shape, logits.contiguous()
-        found = (ctypes.c_float * (3 * rows))()
-        function(found, logits.data_ptr(), rows, vocabulary)
+        logits = logits.contiguous()
+        found = (ctypes.c_float * (3 * len(logits)))()
+        function(found, logits.data_ptr(), *logits.shape)
         values = iter(found)
         triples = zip(values, values, values, strict=True)
         return [(int(best), math.exp(p - p), math.exp(q - p)) for best, p, q in triples]
@@ -52,8 +52,7 @@ def top_k(logits: Tensor, k: int) -> list[list[int]] | None:
     """
     if (function := function_of(logits, "top_k")) is None:
         return None
-    logits = logits.contiguous()
-    (rows, vocabulary), width = logits.shape, k + 1
-    index = (ctypes.c_int32 * (rows * width))()
-    function(index, logits.data_ptr(), rows, vocabulary, k)
-    return [index[at : at + width] for at in range(0, rows * width, width)]
+    logits, width = logits.contiguous(), k + 1
+    index = (ctypes.c_int32 * (len(logits) * width))()
+    function(index, logits.data_ptr(), *logits.shape, k)
+    return [index[at : at + width] for at in range(0, len(index), width)]
