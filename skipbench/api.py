@@ -42,7 +42,9 @@ def compare(
     Raises:
         SkipbenchError: a model or prompts that cannot be used.
     """
-    from skipbench.experiments.ranking import prompts_file, rank_methods
+    from skipbench.experiments.ranking import cells_to_rank, prompts_file, run_ranked
+    from skipbench.experiments.table_runs import run_entry
+    from skipbench.report.compared import conclude
     from skipbench.report.frame import frame_of
     from skipbench.report.tables.runs import lines_of
 
@@ -50,5 +52,5 @@ def compare(
     if prompts is not None:
         path = prompts if isinstance(prompts, str | Path) else prompts_file(prompts, Path(results))
         settings += ["dataset=prompts", f"dataset.path={quoted(str(path))}"]
-    ranking = rank_methods(settings, minutes, methods, limit)
-    return frame_of(lines_of(ranking.runs)[0])
+    run_ranked(cells := cells_to_rank(settings, methods, limit), minutes)
+    return frame_of(lines_of(conclude([run_entry(cell) for cell in cells]).runs)[0])

@@ -186,14 +186,6 @@ def progress(name: str, total: int, done: int = 0) -> Iterator[Advance]:
         yield drawn
 
 
-@contextmanager
-def progress_of(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar, on a terminal, for work that knows its total only when it has begun."""
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def duration(seconds: float) -> str:
     """Hours and minutes, minutes, or seconds, as text."""
     minutes, rest = divmod(round(seconds), 60)

@@ -1,6 +1,5 @@
 """Searched skip sets: their files, their traces, and the set that `stored` means."""
 
-import glob
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,11 @@ from skipbench.runs.provenance import config_hash, portable, run_name
 from skipbench.runs.reading import read_json, strict_json
 
 
-class _Searched(msgspec.Struct, frozen=True):
-    """The settings of a search, as far as they are read."""
-
-    model: Mapping[str, object] = {}
-    method: Mapping[str, object] = {}
-    dataset: Mapping[str, Any] = {}
-
-
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a stored set, as far as it is read."""
 
     skip: str
-    settings: _Searched = _Searched()
+    settings: dict[str, Any] = {}  # of the search
 
 
 def stored_path(results: Path, model: Model, method: str, options: str = "") -> Path:
@@ -43,22 +34,6 @@ def stored_path(results: Path, model: Model, method: str, options: str = "") -> 
     changed = (form.replace(":", "-") for form in forms.values() if form != "none")
     new = folder / f"{'_'.join([model.name, *changed, method, key])}.json"
     return min(folder.glob(f"*_{method}_{key}.json"), default=new)
-
-
-def _by_path(folder: Path, model: Model, method: str) -> Stored | None:
-    """The set of the same path, on a machine that has results alone and no weights."""
-    if weights_sha256(model) is not None:
-        return None
-    wanted = {key: portable(getattr(model, key)) for key in ("path", "revision", *FORMS)}
-    for path in sorted(folder.glob(f"{glob.escape(model.name)}_*.json")):
-        one = read_json(path, Stored)
-        of = one.settings.method if one else {}
-        if one is None or of.get("name") != method or of.get("precision", "full") != "full":
-            continue
-        searched = {"sparsity": "none", **one.settings.model}
-        if {key: searched.get(key) for key in wanted} == wanted:
-            return one
-    return None
 
 
 def write_stored(path: Path, skip: str, value: float, settings: Mapping[str, object]) -> None:
@@ -102,7 +77,7 @@ def check_avoided(config: RunConfig) -> None:
     path = stored_path(config.results, config.model, method.name, method.draft_options)
     if method.skip != "stored" or (stored := read_json(path, Stored)) is None:
         return
-    of = stored.settings.dataset
+    of = stored.settings.get("dataset", {})
     same = all(of.get(key) == portable(dataset.node.get(key)) for key in ("name", "path", "seed"))
     avoided = of.get("run_limit")
     if same and avoided is not None and (config.limit is None or config.limit > avoided):
@@ -123,7 +98,7 @@ def resolve(skip: str, model: Model, method: str, results: Path, options: str = 
     if options and (own := read_json(stored_path(results, model, method, options), Stored)):
         return own.skip
     searched = stored_path(results, model, method)
-    if stored := read_json(searched, Stored) or _by_path(searched.parent, model, method):
+    if stored := read_json(searched, Stored):
         return stored.skip
     if model.skip_sets and (shipped := Path(model.skip_sets)).exists():
         sets = msgspec.json.decode(shipped.read_bytes(), type=dict[str, Stored])

@@ -3,18 +3,18 @@
 import sys
 from pathlib import Path
 
-from skipbench.cli.commands import Diff, Report, Score
-from skipbench.console import complain, progress_of, say, show
+from skipbench.cli import commands
+from skipbench.console import complain, say, show
 from skipbench.errors import SkipbenchError
-from skipbench.runs import measures
 from skipbench.runs.files import write_atomic
+from skipbench.runs.measures import Metrics, Score
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import read_run
 
 NAMED = 5  # runs that cannot be read; all are on the page
 
 
-def run_score(asked: Score) -> None:
+def run_score(asked: commands.Score) -> None:
     """Scores `RUN [RUN ...]`, or `all` that wait for it."""
     from skipbench.report.columns import ALL
     from skipbench.report.tables.formats import markdown
@@ -32,14 +32,11 @@ def run_score(asked: Score) -> None:
     else:
         folders = [run_folder(name, asked.results) for name in asked.words]
     for folder in folders:
-        with progress_of(folder.name) as update:
-            scored = score_run(folder, asked.sandbox, asked.timeout, update)
+        scored = score_run(folder, asked.sandbox, asked.timeout)
         run = read_run(folder)
         show(folder.name)
-        metrics = run.metrics or measures.Metrics()
-        vanilla, method = (
-            (of.score or measures.Score()).means for of in (metrics.baseline, metrics)
-        )
+        metrics = run.metrics or Metrics()
+        vanilla, method = ((of.score or Score()).means for of in (metrics.baseline, metrics))
         if scored is None:
             show("  nothing to execute: its scores were made by the run itself")
         else:
@@ -66,7 +63,7 @@ def run_folder(name: str, results: Path) -> Path:
     )
 
 
-def run_report(asked: Report) -> None:
+def run_report(asked: commands.Report) -> None:
     """Writes RESULTS/report.html; exits with 1 when runs cannot be read, which it names."""
     from skipbench.report.page import write_page
 
@@ -81,7 +78,7 @@ def run_report(asked: Report) -> None:
         sys.exit(1)
 
 
-def run_diff(asked: Diff) -> None:
+def run_diff(asked: commands.Diff) -> None:
     """Prints per cell of both folders the ratio of their speedups, with its interval, and other
     origins; exits with 1 when some interval leaves out 1.
     """

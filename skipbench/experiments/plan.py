@@ -59,21 +59,6 @@ def file_name(experiment: str, scale: str) -> str:
     return experiment if paper_of(experiment) is None else f"{experiment}.{scale}"
 
 
-def planned_cells(
-    experiment: str,
-    overrides: Sequence[str],
-    scale: str,
-    models: Sequence[str] = (),
-    methods: Sequence[str] = (),
-) -> list[Cell]:
-    """The cells of an experiment, without duplicates; of a table also those of its noise floor.
-    Arguments as of `plan`.
-    """
-    planned = plan(experiment, overrides, scale, models, methods)
-    planned = without_repeats(experiment, planned, scale)
-    return planned + _noise_cells(experiment, planned, overrides)
-
-
 def without_repeats(experiment: str, cells: Sequence[Cell], scale: str) -> list[Cell]:
     """The cells of a paper without those of vanilla where another method runs on the same: its
     record holds vanilla's arm, too. At other scales they stay.
@@ -146,11 +131,15 @@ def cells_of(
     methods: Sequence[str] = (),
     without_torch: bool = False,
 ) -> dict[str, list[Cell]]:
-    """The composed cells of experiments, by their names. Arguments as of `plan` and `scale_of`."""
+    """The composed cells of experiments, by their names; of a table also those of its noise floor.
+    Arguments as of `plan` and `scale_of`.
+    """
     found = dict[str, list[Cell]]()
     for name in names:
         chosen = scale_of(name, scale, without_torch)
-        cells = planned_cells(name, overrides, chosen, models, methods)
+        planned = plan(name, overrides, chosen, models, methods)
+        cells = without_repeats(name, planned, chosen)
+        cells += _noise_cells(name, cells, overrides)
         if len(cells) > MANY:
             say(f"{name}: reading the settings of {len(cells)} cells ...", "dim")
         found[name] = composed(cells)

@@ -17,8 +17,7 @@ from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import fill_skip_set
 from skipbench.experiments.row import deadline_of, run_rows
 from skipbench.experiments.set_search import search_or_check
-from skipbench.experiments.table_runs import run_entry
-from skipbench.report.compared import BASELINE, Comparison, conclude
+from skipbench.report.compared import BASELINE
 from skipbench.runs.cell import Cell
 from skipbench.runs.files import write_atomic
 
@@ -34,19 +33,6 @@ EARLY_EXIT = "layerskip"  # in the name or path of a checkpoint trained for earl
 PROMPTS = 20  # per method
 SEARCH = ("search.iterations=24", "search.prompts=2", "search.max_new_tokens=24")
 LONG = 2048  # tokens of context from which the prompts are sections of Python's reference
-
-
-def rank_methods(
-    settings: Sequence[str],
-    minutes: float,
-    methods: Sequence[str] = (),
-    limit: int | str | None = None,
-) -> Comparison:
-    """Runs every method that can run on the model of `settings`, by turns on each prompt, until the
-    time is up. Arguments and errors of `cells_to_rank`, and those of `run_ranked`.
-    """
-    run_ranked(cells := cells_to_rank(settings, methods, limit), minutes)
-    return conclude([run_entry(cell) for cell in cells])
 
 
 def cells_to_rank(

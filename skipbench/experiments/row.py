@@ -140,13 +140,11 @@ def _decode(cells: Sequence[Cell], load: LastLoaded, deadline: float) -> None:
                 cell.error = SkipbenchError(f"{failed} samples failed; see {place}")
 
 
-def run_cell(
-    config: RunConfig, print_table: bool = True, load: LastLoaded | None = None
-) -> Metrics | None:
+def run_cell(config: RunConfig, print_table: bool = True) -> Metrics | None:
     """Runs what is missing of one cell, prints its table and returns its metrics; None for a dry
     run. Raises SkipbenchError for a value that cannot be used, or samples that failed.
     """
-    run_rows([cell := Cell(config)], load)
+    run_rows([cell := Cell(config)])
     if print_table and cell.run is not None:
         show_run(cell.run)
     if cell.error is not None:

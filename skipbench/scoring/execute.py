@@ -3,13 +3,14 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from skipbench.console import progress
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import score_summary
 from skipbench.runs.measures import Metrics, Scores
@@ -30,14 +31,9 @@ class Scored(NamedTuple):
     differ: list[str]
 
 
-def score_run(
-    folder: Path,
-    sandbox: Literal["auto", "none"],
-    timeout_s: float,
-    progress: Callable[[int, int], None],
-) -> Scored | None:
+def score_run(folder: Path, sandbox: Literal["auto", "none"], timeout_s: float) -> Scored | None:
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
-    scorer executes nothing. `progress` gets the number of executed programs and the total.
+    scorer executes nothing.
 
     Raises SkipbenchError for no such run, one that is not finished or lacks completions or samples,
     and a machine that cannot isolate.
@@ -62,7 +58,7 @@ def score_run(
         for arm in arms
         if (t := texts[turn.index])
     }
-    outcomes = _execute(list(dict.fromkeys(programs.values())), isolation, timeout_s, progress)
+    outcomes = _execute(list(dict.fromkeys(programs.values())), isolation, timeout_s)
     verdicts = {key: outcomes[program] for key, program in programs.items()}
     differ = [t.id for t in sound if len({verdicts[t.index, arm].ok for arm in arms}) > 1]
 
@@ -81,19 +77,17 @@ def score_run(
 
 
 def _execute(
-    programs: Sequence[str],
-    isolation: Sequence[str],
-    timeout_s: float,
-    progress: Callable[[int, int], None],
+    programs: Sequence[str], isolation: Sequence[str], timeout_s: float
 ) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     linux = hasattr(os, "sched_getaffinity")
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if linux else os.cpu_count())
     try:
         made = pool.map(lambda program: run_program(program, isolation, timeout_s), programs)
-        for program, outcome in zip(programs, made, strict=True):
-            outcomes[program] = outcome
-            progress(len(outcomes), len(programs))
+        with progress("programs", len(programs)) as advance:
+            for program, outcome in zip(programs, made, strict=True):
+                outcomes[program] = outcome
+                advance("")
     finally:
         pool.shutdown(cancel_futures=True)
     return outcomes

@@ -10,7 +10,7 @@ from conftest import PAPERS
 
 from skipbench.config.catalog import choices, experiment_of, file_of, model_facts
 from skipbench.experiments.grid import SCALES, plan
-from skipbench.experiments.plan import composed, once, planned_cells
+from skipbench.experiments.plan import composed, once, without_repeats
 from skipbench.experiments.set_search import search_trace
 from skipbench.report.compared import BASELINE
 from skipbench.report.figures import curves
@@ -125,12 +125,12 @@ def test_every_cell_of_a_table_has_a_place_in_it() -> None:
         paper, _, table = name.rpartition("-")
         parts = halves(read_paper(paper), table)
         labels = {n.keys["subtask"] for part in parts for n in part.numbers if "subtask" in n.keys}
-        planned = planned_cells(name, [], "paper")
+        cells = without_repeats(name, planned(name), "paper")
         split = [{"subtask": one} for one in sorted(labels - {"overall"})]
         if not experiment_of(name).published.groups:
             split = [{}]
         names = {n.method for part in parts for n in part.numbers}
-        cells = [c for c in planned if c.runnable and not c.noise and c.keys["method"] in names]
+        cells = [c for c in cells if c.runnable and c.keys["method"] in names]
         runs = [Run(keys=cell.keys | own) for cell in cells for own in split]
         for run in runs:
             assert any([part.add(run) for part in parts]), (name, run.keys)

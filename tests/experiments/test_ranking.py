@@ -12,9 +12,10 @@ from conftest import METHODS, ROOT, Command
 
 import skipbench as package
 from skipbench.cli.compare import COMMANDS, advice
-from skipbench.experiments.ranking import LEFT_OUT, rank_methods
+from skipbench.experiments.ranking import LEFT_OUT, cells_to_rank, run_ranked
+from skipbench.experiments.table_runs import run_entry
 from skipbench.metrics.interval import paired_ratio_interval
-from skipbench.report.compared import conclude
+from skipbench.report.compared import Comparison, conclude
 from skipbench.report.page import write_page
 from skipbench.runs.measures import Metrics, Speedup
 from skipbench.runs.reading import run_folders
@@ -89,10 +90,15 @@ def test_a_folder_and_a_file_of_prompts(
     assert counts == {"runs": 2, "tables": 1, "figures": 0} and told in path.read_text()
 
 
+def ranked(settings: list[str], minutes: float, methods: list[str]) -> Comparison:
+    run_ranked(cells := cells_to_rank(settings, methods, 3), minutes)
+    return conclude([run_entry(cell) for cell in cells])
+
+
 def test_no_prompt_begins_after_the_time_is_up_and_the_same_command_goes_on(tmp_path: Path) -> None:
     mine = ["model=path", f"model.path={tiny_copy(tmp_path / 'mine')}"]  # without a searched set
     settings = [*mine, "dataset=mini-stories", f"results={tmp_path}", *SHORT]
-    found = rank_methods(settings, 0, ["uniform", "self-sd"], limit=3)
+    found = ranked(settings, 0, ["uniform", "self-sd"])
     counts = {r.method: r.metrics and r.metrics.samples for r in found.runs}
     assert counts == {"vanilla": 1, "uniform": 1, "self-sd": None}
     assert "minutes=" in str(found.runs[-1].reason)
@@ -100,7 +106,7 @@ def test_no_prompt_begins_after_the_time_is_up_and_the_same_command_goes_on(tmp_
     assert [status.state for status in states] == ["interrupted"] * 2
     (turns,) = tmp_path.glob("runs/*/turns.jsonl")
     first = turns.read_text()
-    found = rank_methods(settings, 1, ["uniform"], limit=3)
+    found = ranked(settings, 1, ["uniform"])
     assert [r.metrics and r.metrics.samples for r in found.runs] == [3, 3]
     assert all(read_run(folder).done for folder in run_folders(tmp_path))
     assert turns.read_text().startswith(first) and first.count("\n") == 1

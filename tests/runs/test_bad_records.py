@@ -48,7 +48,7 @@ def readers(folder: Path) -> dict[str, Callable[[], Any]]:
         "texts": lambda: read_texts(folder),
         "figure": lambda: finished_run(folder),
         "page": shown,
-        "score": lambda: score_run(folder, "none", 1.0, lambda done, of: None),
+        "score": lambda: score_run(folder, "none", 1.0),
         "frame": lambda: [frame(results), frame(results, turns=True)],
     }
 

@@ -30,10 +30,6 @@ pytestmark = pytest.mark.usefixtures("isolated")
 SMALL = ["dataset=mini-code", "engine.warmup=0"]
 
 
-def unseen(done: int, of: int) -> None:
-    """A progress that nobody looks at."""
-
-
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
@@ -133,14 +129,14 @@ def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, seen = Mock(side_effect=judged), list[tuple[int, int]]()
+    run = Mock(side_effect=judged)
     monkeypatch.setattr(execute, "run_program", run)
     texts = {"T/0#0": (RIGHT, RIGHT), "T/0#1": (RIGHT, WRONG)}
     texts |= {"T/1#0": ("    return 3\n", WRONG), "T/1#1": (WRONG, "x")}
     folder = run_folder(tmp_path, texts)
-    scored = score_run(folder, "auto", 5.0, lambda *done: seen.append(done))
+    scored = score_run(folder, "auto", 5.0)
     assert scored is not None and len({call.args[0] for call in run.call_args_list}) == 3
-    assert run.call_count == 3 and seen == [(1, 3), (2, 3), (3, 3)]
+    assert run.call_count == 3
     assert scored.differ == ["T/0#1", "T/1#0"]
     assert means(scored.metrics) == ({"pass@1": 0.75}, {"pass@1": 0.25})
 
@@ -152,7 +148,7 @@ def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.Monke
     texts = {f"T/0#{n}": (RIGHT if n == 5 else WRONG, RIGHT) for n in range(12)}
     texts |= {f"T/1#{n}": (WRONG, RIGHT) for n in range(10)}
     folder = run_folder(tmp_path, texts)
-    scored = score_run(folder, "none", 5.0, unseen)
+    scored = score_run(folder, "none", 5.0)
     assert scored is not None
     theirs, ours = means(scored.metrics)
     by_hand = {"pass@1": (1 / 12 + 0) / 2, "pass@10": (1 - 11 / 66) / 2}
@@ -197,15 +193,15 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             dispatch(["score", *words])
     store = RunStore(folder, SETTINGS)
     with pytest.raises(SkipbenchError, match="another process"):
-        score_run(folder, "auto", 5.0, unseen)
+        score_run(folder, "auto", 5.0)
     store.close()
     shutil.copytree(folder.parent, tmp_path / "other")
     (tmp_path / "other" / "x" / "metrics.json").unlink()
     with pytest.raises(SkipbenchError, match="not finished"):
-        score_run(tmp_path / "other" / "x", "auto", 5.0, unseen)
+        score_run(tmp_path / "other" / "x", "auto", 5.0)
     (folder.parent / "texts.jsonl").unlink()
     with pytest.raises(SkipbenchError, match="no text of a; fresh=true"):
-        score_run(folder, "auto", 5.0, unseen)
+        score_run(folder, "auto", 5.0)
 
     def refuses() -> None:
         raise SkipbenchError("cannot be isolated; sandbox=none runs it anyway")
