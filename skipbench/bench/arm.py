@@ -22,7 +22,7 @@ from skipbench.lm.model import LM
 from skipbench.profile.clock import Clock
 from skipbench.profile.peak import PeakMemory
 from skipbench.runs.record import VANILLA, Arm, Divergence, Lossless, Seconds, Turn
-from skipbench.runs.store import RunStore
+from skipbench.runs.store import RunStore, read_turns
 from skipbench.scoring.scorers import score as score_text
 
 # an output whose last so many tokens repeat with a period of at most a quarter of them is a loop
@@ -52,7 +52,7 @@ class ArmRunner:
     def __post_init__(self) -> None:
         """Raises SkipbenchError where a turn is of another prompt than its place now has."""
         self.prices = replace(self.lm.prices, host={})  # the host's part is this arm's own
-        self.turns = self.store.turns()
+        self.turns = read_turns(self.store.folder)
         self.done = {turn.index for turn in self.turns}
         if self.turns:
             self.method.load_state_dict(self.turns[-1].arms[self.name].carry)

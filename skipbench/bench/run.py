@@ -32,7 +32,7 @@ from skipbench.runs.provenance import Provenance, engine_text, hashed
 from skipbench.runs.record import VANILLA
 from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
-from skipbench.runs.store import RunStore
+from skipbench.runs.store import RunStore, read_texts
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_scored
 
 
@@ -164,5 +164,7 @@ def _metrics(runner: ArmRunner) -> Metrics:
     metrics = measured(turns, runner.name, lm.layers, runner.prices.model)
     metrics = replace(metrics, peak_memory_bytes=peak or None, variant_bytes=copied or None)
     if (scorer := runner.config.dataset.scorer) in CORPUS_SCORERS:
-        metrics = corpus_scored(scorer, metrics, turns, runner.name, runner.store.texts())
+        metrics = corpus_scored(
+            scorer, metrics, turns, runner.name, read_texts(runner.store.folder)
+        )
     return metrics

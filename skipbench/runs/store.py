@@ -160,18 +160,10 @@ class RunStore:
         if before and provenance:
             turns = list[Turn]()
             with contextlib.suppress(SkipbenchError):  # damage is for whoever reads
-                turns = self.turns()
+                turns = read_turns(self.folder)
             now = before.resumed_by(provenance, len(turns), self.folder)
         if provenance or before is None:
             write_json(path, msgspec.to_builtins(now))
-
-    def turns(self) -> list[Turn]:
-        """The turns of the arm so far, by index."""
-        return read_turns(self.folder)
-
-    def texts(self) -> dict[int, Texts]:
-        """The texts of these turns, by index."""
-        return read_texts(self.folder)
 
     def beat(self) -> None:
         """Gives a sign of life, now and then."""
@@ -192,11 +184,6 @@ class RunStore:
 
     def write_metrics(self, metrics: Metrics) -> None:
         write_json(self.folder / "metrics.json", msgspec.to_builtins(metrics))
-
-    def write_scores(self, scores: Sequence[Mapping[str, object]]) -> None:
-        """Replaces `scores.jsonl`: one line per turn."""
-        lines = (json.dumps(score) + "\n" for score in scores)
-        write_atomic(self.folder / "scores.jsonl", "".join(lines))
 
     def close(self) -> None:
         """Releases the folder's lock; a second call does nothing."""

@@ -1,6 +1,7 @@
 """The second phase of a run: executing stored completions, after the model is gone."""
 
 import contextlib
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from skipbench.console import progress
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import score_summary
+from skipbench.runs.files import write_atomic
 from skipbench.runs.measures import Metrics, Scores
 from skipbench.runs.record import VANILLA, Texts, Turn
 from skipbench.runs.run import read_run
@@ -71,7 +73,8 @@ def score_run(folder: Path, sandbox: Literal["auto", "none"], timeout_s: float) 
     scored = {"score": ours, "score_equal": not differ, "score_rules": rules}
     metrics = replace(run.metrics, **scored, vanilla=replace(run.metrics.baseline, score=theirs))
     with contextlib.closing(RunStore(folder, run.settings)) as store:
-        store.write_scores([_line(texts[turn.index], arms, verdicts) for turn in sound])
+        lines = (_line(texts[turn.index], arms, verdicts) for turn in sound)
+        write_atomic(folder / "scores.jsonl", "".join(lines))
         store.write_metrics(metrics)
     return Scored(metrics, len(sound), differ)
 
@@ -113,10 +116,8 @@ def task_of(sample_id: str) -> str:
     return sample_id.partition("#")[0]
 
 
-def _line(
-    texts: Texts, arms: Sequence[str], verdicts: Mapping[tuple[int, str], Outcome]
-) -> dict[str, object]:
+def _line(texts: Texts, arms: Sequence[str], verdicts: Mapping[tuple[int, str], Outcome]) -> str:
     """One line of `scores.jsonl`."""
     pairs = {arm: verdicts[texts.index, arm] for arm in arms}
     found = {arm: {"passed": passed, "detail": detail} for arm, (passed, detail) in pairs.items()}
-    return {"index": texts.index, "id": texts.id, "arms": found}
+    return json.dumps({"index": texts.index, "id": texts.id, "arms": found}) + "\n"

@@ -25,7 +25,7 @@ from skipbench.runs.provenance import Provenance, config_hash, portable, run_nam
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import VANILLA, Texts, Turn, dump, parse
 from skipbench.runs.run import read_run
-from skipbench.runs.store import RunStore, append_turn, read_turns, row_turns, set_aside
+from skipbench.runs.store import RunStore, append_turn, read_texts, read_turns, row_turns, set_aside
 
 
 def store(row: Path, arm: str = "method") -> RunStore:
@@ -60,7 +60,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         append(tmp_path, index)
     run.status("done")
     run.write_metrics(Metrics(M=1.5, samples=3))
-    assert (indices(tmp_path), [t.index for t in run.turns()]) == ([2, 0, 1], [0, 1, 2])
+    assert (indices(tmp_path), [t.index for t in read_turns(run.folder)]) == ([2, 0, 1], [0, 1, 2])
     loaded = read_run(tmp_path / "method")
     assert loaded.metrics == Metrics(M=1.5, samples=3)
     assert loaded.status.state == "done"
@@ -107,11 +107,11 @@ def test_a_torn_last_line_is_cut_off(tail: str, name: str, tmp_path: Path) -> No
     append(tmp_path, 0)
     with open(tmp_path / name, "a") as file:
         file.write(tail)
-    assert [t.index for t in run.turns()] == [*run.texts()] == [0]
+    assert [t.index for t in read_turns(run.folder)] == [*read_texts(run.folder)] == [0]
     run.close()
     run = store(tmp_path)
     append(tmp_path, 1)
-    assert [t.index for t in run.turns()] == [*run.texts()] == [0, 1]
+    assert [t.index for t in read_turns(run.folder)] == [*read_texts(run.folder)] == [0, 1]
     run.close()
 
 
@@ -129,8 +129,8 @@ def test_a_line_within_which_another_process_died_is_no_part_of_the_next_one(
     append(tmp_path, 1)
     other = store(tmp_path, "other")
     append(tmp_path, 0, "other")
-    assert [t.index for t in run.turns()] == [*run.texts()] == [0, 1]
-    assert (indices(tmp_path, "other"), other.texts()[0].arms["other"]) == ([0], "b")
+    assert [t.index for t in read_turns(run.folder)] == [*read_texts(run.folder)] == [0, 1]
+    assert (indices(tmp_path, "other"), read_texts(other.folder)[0].arms["other"]) == ([0], "b")
     run.close()
     other.close()
 
@@ -148,7 +148,7 @@ def test_lines_that_no_run_writes_are_refused(lines: list[str], told: str, tmp_p
     (tmp_path / "turns.jsonl").write_text("".join(f"{line}\n" for line in lines))
     run = store(tmp_path)
     with pytest.raises(SkipbenchError, match=told):
-        run.turns()
+        read_turns(run.folder)
     run.close()
 
 
@@ -193,12 +193,12 @@ WRITER = """
 import sys
 from pathlib import Path
 from skipbench.runs.record import Arm, Seconds, Texts, Turn
-from skipbench.runs.store import RunStore, append_turn
+from skipbench.runs.store import RunStore, append_turn, read_turns
 
 row, name = Path(sys.argv[1]), sys.argv[2]
 run = RunStore(row / name, {"seed": 0, "method": {"name": name}})
 arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
-for index in range(len(run.turns()), 10**6):
+for index in range(len(read_turns(run.folder)), 10**6):
     texts = Texts(index, f"s{index}", "p", {}, {name: "t" * 400})
     arms = {"vanilla": arm, name: arm}
     append_turn(row, Turn(index, f"s{index}", "h", 7, [*arms], arms), texts)
@@ -230,8 +230,8 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
                 "the writer did not go on where it was killed"
             )
             run = store(tmp_path, arm)
-            found = [turn.index for turn in run.turns()]
-            assert found == list(range(len(found))) and {*found} <= run.texts().keys()
+            found = [turn.index for turn in read_turns(run.folder)]
+            assert found == list(range(len(found))) and {*found} <= read_texts(run.folder).keys()
             assert numbers[-1] < len(found) <= numbers[-1] + 2  # one may not be told yet
             done[arm] = len(found)
             run.close()
