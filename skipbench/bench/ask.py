@@ -40,15 +40,9 @@ def encode_prompt(
     tools: Sequence[Mapping[str, Any]] | None = None,
     thinking: bool | None = None,
 ) -> list[int]:
-    """Token ids of a prompt, with rows of the cache for them and the output. Raises SkipbenchError
-    where there is no prompt, a message has another form, or it does not fit.
-
-    Args:
-        chat: `none`, plain text; `template`, the tokenizer's chat template; `auto`, that where
-            there is one; `vicuna`; or a file with a template. `None`: none for a text, auto for
-            messages.
-        tools: functions as JSON schemas, for the template.
-        thinking: `enable_thinking` of the template.
+    """Token ids of a prompt, with rows of the cache for them and the output; arguments as of
+    `LanguageModel.generate`. Raises SkipbenchError where there is no prompt, a message has another
+    form, or it does not fit.
     """
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")

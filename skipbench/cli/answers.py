@@ -21,12 +21,7 @@ Messages = list[dict[str, str]]
 
 
 class Session:
-    """A loaded model with the options by which a command asks it.
-
-    Attributes:
-        options: arguments of `LanguageModel.generate`.
-        system: the system message, if there is one.
-    """
+    """A loaded model with the options by which a command asks it, arguments of its `generate`."""
 
     def __init__(self, asked: Prompted) -> None:
         from skipbench.language_model import load_settings

@@ -53,7 +53,7 @@ def _experiments(asked: Data) -> None:
     show(markdown_grid([HEAD, *map(_row, inputs)]))
     for one in inputs:
         if one.lacking and one.token_missing:
-            page = f"accept its licence at https://huggingface.co/{one.where}"
+            page = f"accept its licence at https://huggingface.co/{one.source.path}"
             show(f"{one.name}: {page}, then `hf auth login` (or HF_TOKEN=...)")
     lacking = [one for one in inputs if one.lacking]
     show(f"{len(inputs) - len(lacking)} of {len(inputs)} are here")

@@ -71,7 +71,8 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
     with alone(out, out):
         done = _done(out, rows, settings)
         dated = "strftime_now" in str(getattr(model.tokenizer, "chat_template", ""))
-        day = pin_day(model.tokenizer, _day(out)) if dated else None
+        before = json.loads(read_lines(out)[0][1]) if done else {}
+        day = pin_day(model.tokenizer, before.get("date")) if dated else None
         if done:
             say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
         with progress(prompts.name, len(rows), done) as advance:
@@ -96,12 +97,6 @@ def _line(row: Example, settings: str, answer: "Answer", day: str | None) -> dic
     found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
     dated = {"date": day} if day else {}
     return {"id": row.id, **asked, **found, **dated, "settings": settings}
-
-
-def _day(out: Path) -> str | None:
-    """The day of the answers that are there."""
-    lines = read_lines(out)
-    return json.loads(lines[0][1]).get("date") if lines else None
 
 
 def _done(out: Path, rows: list[Example], settings: str) -> int:

@@ -26,10 +26,10 @@ def blocks_of(cells: Sequence[Cell], cut: bool = True) -> list[list[Cell]]:
         for at, cell in enumerate(row):
             config = cell.config
             together[at if config.search_dataset is None else search_trace(config)].append(cell)
-        parts = -(-len(row.cells) // MOST_ARMS) if cut else 1
+        parts = -(-len(row) // MOST_ARMS) if cut else 1
         filled = list[Cell]()
         for unit in sorted(together.values(), key=lambda unit: -len(unit)):
-            if filled and len(filled) + len(unit) > -(-len(row.cells) // parts):
+            if filled and len(filled) + len(unit) > -(-len(row) // parts):
                 blocks.append(filled)
                 filled = []
             filled = [*filled, *unit]

@@ -131,11 +131,6 @@ def arm_s(model: Model, device: Hardware, prompt_tokens: int, tokens: int) -> fl
     return tokens * read / (READS * bandwidth) + prefill / COMPUTES
 
 
-def gpus_of(config: RunConfig, usable_bytes: int) -> int:
-    """GPUs of so many bytes that a cell needs. Raises SkipbenchError as `memory.gpus_needed`."""
-    return gpus_needed(config.model, config.dataset, usable_bytes)
-
-
 def bill(costs: Sequence[Cost], gpus: int = 1, exclusive: bool = False) -> tuple[float, float]:
     """Hours until the last job is over, the longest ones first, and the GPU-hours charged, where
     jobs share the `gpus` of one node, or each takes, and is charged, whole nodes (`exclusive`).

@@ -17,7 +17,6 @@ class Input:
     """A checkpoint, or a dataset with the splits of it that are read."""
 
     sources: Sequence[Model | DatasetConfig]
-    where: str  # hub id, address or file; empty for what is made here, or comes with a package
     lacking: str | None  # why it cannot be read without a network; None where it can
 
     @property
@@ -58,12 +57,11 @@ def inputs_of(configs: Sequence[RunConfig]) -> list[Input]:
 def _input(sources: Sequence[Model | DatasetConfig]) -> Input:
     first = sources[0]
     if isinstance(first, PlantedModel):
-        return Input(sources, "", None)
+        return Input(sources, None)
     if isinstance(first, Model):
-        return Input(sources, first.path, _lacking_weights(first))
-    where = str(first.node.get("path") or first.node.get("hub") or "")
-    lacking = _unreadable(sources) if where else None  # others are generated, or of a package
-    return Input(sources, where, lacking)
+        return Input(sources, _lacking_weights(first))
+    elsewhere = first.node.get("path") or first.node.get("hub")
+    return Input(sources, _unreadable(sources) if elsewhere else None)  # else of a package, or made
 
 
 def _lacking_weights(model: Model) -> str | None:

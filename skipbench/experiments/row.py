@@ -50,8 +50,11 @@ def run_rows(
         tell = len(rows) == 1 and not only_check
         todo = [cell for cell in row if not _over(cell, only_check, tell)]
         if len(rows) > 1 and not only_check:
-            done = len(row.cells) - len(todo)
-            say(f"row {number} of {len(rows)}: {row}" + (f"; {done} of them done" if done else ""))
+            first, done = row[0].config, len(row) - len(todo)
+            methods = ", ".join(dict.fromkeys(cell.config.method.name for cell in row))
+            what = f"{first.model.name}, {first.dataset.name}: {methods}"
+            what += f"; {done} of them done" if done else ""
+            say(f"row {number} of {len(rows)}: {what}")
         if number > 1 and time.monotonic() > deadline:
             for cell in todo:
                 cell.error = NotHereError("no time was left of minutes=; the same command goes on")

@@ -35,7 +35,10 @@ def table_runs(cell: Cell, beside: bool) -> list[Run]:
     if cell.composed is None or not cell.filled:
         return [run]
     config = cell.config
-    run = replace(run, noise=cell.noise, lengths=_lengths(config))
+    new, context = config.dataset.max_new_tokens, config.dataset.context
+    together = f"none, up to {new} new tokens" if context is None else str(context)
+    lengths = {"max_new_tokens": str(new), "max_length": together}
+    run = replace(run, noise=cell.noise, lengths=lengths)
     if cell.noise:
         return [run]
     run = replace(run, spreads=_spreads(run, printed_numbers(experiment), experiment))
@@ -67,13 +70,6 @@ def _paper_samples(cell: Cell) -> int | str | None:
     if sample_size(str(dataset), paper[0]) is not None:
         return "not named"
     return None if config.limit is None and config.dataset.name == dataset else "all"
-
-
-def _lengths(config: RunConfig) -> dict[str, str]:
-    """The tokens that an output may have, and prompt and output together."""
-    new, context = config.dataset.max_new_tokens, config.dataset.context
-    together = f"none, up to {new} new tokens" if context is None else str(context)
-    return {"max_new_tokens": str(new), "max_length": together}
 
 
 def _spreads(run: Run, numbers: Sequence[Printed], experiment: str) -> dict[str, dict[str, float]]:

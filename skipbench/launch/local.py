@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import ask
@@ -75,7 +74,15 @@ def run_cells(
             if stopped:
                 return 1
             taken = free[:need]
-            processes.append(process := _process(commands[number], taken, log))
+            own = {"CUDA_VISIBLE_DEVICES": ",".join(taken)} if taken else {}
+            process = subprocess.Popen(
+                commands[number],
+                env=os.environ | own,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # where Ctrl-C does not reach it: SIGTERM ends it
+            )
+            processes.append(process)
             del free[:need]
         code = process.wait()
         with changed:
@@ -93,27 +100,14 @@ def run_cells(
             with changed:
                 stopped = True
                 changed.notify_all()
-                end_all(processes)
+                for process in processes:
+                    process.terminate()
+                for process in processes:
+                    process.wait()
             if isinstance(error, OSError):
                 text = f"cannot start a cell, or write its log: {error}"
                 raise SkipbenchError(text) from error
             raise
-
-
-def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ends processes by SIGTERM, and waits for them."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait()
-
-
-def _process(command: Sequence[str], gpus: Sequence[str], log: BinaryIO) -> subprocess.Popen[bytes]:
-    """Starts a command in a session of its own, where Ctrl-C does not reach it: SIGTERM ends it."""
-    own = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    return subprocess.Popen(
-        command, env=os.environ | own, stdout=log, stderr=log, start_new_session=True
-    )
 
 
 def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -14,7 +14,7 @@ from skipbench.errors import NotHereError, SkipbenchError, printable
 from skipbench.experiments.resolve import checked_run, fill_skip_set
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest, slurm
-from skipbench.runs.cell import Cell, Row, rows_of
+from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import VANILLA
 from skipbench.runs.run import Run, read_run
@@ -130,7 +130,7 @@ class Progress:
         return "  ".join(parts) if self.samples else ""
 
 
-def row_progress(row: Row) -> list[Progress]:
+def row_progress(row: Sequence[Cell]) -> list[Progress]:
     """The progress of the cells of a row, whose running arms take turns on every prompt."""
     runs, seconds, made = [_read(cell) for cell in row], list[list[float]](), list[Progress]()
     running = [cell.state.state == "running" for cell in row]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from msgspec import structs
 
+from skipbench.bench.memory import gpus_needed
 from skipbench.config.catalog import row_command
 from skipbench.config.hardware import Local, Slurm
 from skipbench.console import say, show
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.costs import gpus_of
 from skipbench.experiments.inputs import not_ready
 from skipbench.launch import local, manifest, slurm
 from skipbench.launch.jobs import UNASKED_H, Job, jobs_of, schedule_stages, within_bill
@@ -33,14 +33,10 @@ def submit(
     """Sends the cells of experiments that have to run, each once, as jobs of one row each, or
     prints them. Returns the ids of the jobs, and whether a cell failed that ran here.
 
-    Args:
-        allowed_h: GPU-hours that Slurm may be given; None for any number. `confirm` allows more.
-        anyway: what submits jobs whose models or datasets are not here; None submits them.
-        words: those behind `submit`, kept for `status`.
-
-    Raises:
-        SkipbenchError: too many GPU-hours, a model or dataset that jobs would not find, a number
-            of GPUs that cannot be, or Slurm refuses, or does not say which jobs are over.
+    Raises SkipbenchError for more than `allowed_h` GPU-hours, unless it is None, which `confirm`
+    allows; for a model or dataset that jobs would not find, unless `anyway`, the word for it, is
+    None; for a number of GPUs that cannot be; and where Slurm refuses, or does not say which jobs
+    are over. `words`: those behind `submit`, kept for `status`.
     """
     tell = say if only_print else show
     gpus = local.gpus() if isinstance(hardware, Local) else None
@@ -125,7 +121,7 @@ def _ask_gpus(
     if not to_run(cell) or gpu_bytes is None:
         return
     try:
-        cell.gpus = needed = gpus_of(cell.config, gpu_bytes)
+        cell.gpus = needed = gpus_needed(model, cell.config.dataset, gpu_bytes)
         size = f"it needs {needed} GPUs of {gpu_bytes / 2**30:.0f} GiB"
         if needed > 1 and model.device != "auto":
             give = "is one: give model.device=auto"

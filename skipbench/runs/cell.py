@@ -1,8 +1,6 @@
-"""`Cell`: one configuration with its state, from a plan to its run; `Row`: cells whose methods take
-turns on every prompt.
-"""
+"""`Cell`: one configuration with its state, from a plan to its run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -80,24 +78,11 @@ class Cell:
         return self.row / run_name([method.name], config_hash({"method": {**method.node}}))
 
 
-@dataclass(frozen=True)
-class Row:
-    """Cells of one model, dataset and settings, whose methods take turns on every prompt."""
-
-    cells: list[Cell]
-
-    def __iter__(self) -> Iterator[Cell]:
-        return iter(self.cells)
-
-    def __str__(self) -> str:
-        """`tiny, mini-stories: swift, clasp`."""
-        first, methods = self.cells[0].config, (cell.config.method.name for cell in self.cells)
-        return f"{first.model.name}, {first.dataset.name}: {', '.join(dict.fromkeys(methods))}"
-
-
-def rows_of(cells: Sequence[Cell]) -> list[Row]:
-    """The rows of cells, both in the order given."""
-    rows: dict[Path, Row] = {}
+def rows_of(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """The rows of cells, both in the order given: cells of one model, dataset and settings, whose
+    methods take turns on every prompt.
+    """
+    rows: dict[Path, list[Cell]] = {}
     for cell in cells:
-        rows.setdefault(cell.row, Row([])).cells.append(cell)
+        rows.setdefault(cell.row, []).append(cell)
     return list(rows.values())

@@ -63,7 +63,7 @@ def decided(cell: Cell) -> list[dict[str, Any]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
     """The cells of a row that nothing disturbed."""
     made = cells(tmp_path_factory.mktemp("row"))
-    assert [row.cells for row in rows_of(made)] == [made]
+    assert rows_of(made) == [made]
     run_rows(made, LOAD)
     assert all(cell.run and cell.run.done and cell.error is None for cell in made)
     return made

@@ -140,7 +140,11 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
         grids.append(_grid(half, lines, document, marks))
         shown += [number for line in lines for number in line]
     if others := [run for run in left if run.metrics]:
-        (own, *_) = row_table([structs.replace(r, label=_point(r)) for r in others]).grids
+        # as an experiment names a variant of a method: `self-sd, fused engine`
+        points = [str(run.keys.get("method", run.method)) for run in others]
+        pairs = zip(others, points, strict=True)
+        named = [structs.replace(r, label=r.label if p == r.method else p) for r, p in pairs]
+        (own, *_) = row_table(named).grids
         grids.append(replace(own, settings="Runs of no row of the paper's table."))
     keys = dict.fromkeys(key for number in shown for key in number.keys)
     of: dict[str, Any] = {"paper": paper, "table": table, "scale": "paper"}
@@ -170,12 +174,6 @@ def paper_table(paper: str, table: str, runs: Sequence[Run], chosen: Sequence[st
         definitions=tuple(paper_notes.definitions(paper, columns)),
         provenance=tuple(paper_notes.provenance(runs)),
     )
-
-
-def _point(run: Run) -> str | None:
-    """The name that an experiment gives a variant of a method, as `self-sd, fused engine`."""
-    named = str(run.keys.get("method", run.method))
-    return run.label if named == run.method else named
 
 
 def _verdict(shown: Sequence[Number]) -> list[str]:

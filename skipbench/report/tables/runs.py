@@ -35,14 +35,9 @@ def row_table(
     name: str = "",
     over: str = "",
 ) -> Table:
-    """One line per run, by dataset, model and method (or `rank`), the fastest bold by `FASTEST`.
-
-    Args:
-        columns: keys of `COLUMNS`, in this order; or `ALL`.
-        name: of the table, as an HTML id; the title by default.
-        over: a method of the rows, for the column of paired ratios to it.
-
-    Raises SkipbenchError for no such key, or no such method.
+    """One line per run, by dataset, model and method (or `rank`), the fastest bold by `FASTEST`,
+    with these `columns`, keys of `COLUMNS`, in this order, and the ratios to the method `over`;
+    `name`: as an HTML id. Raises SkipbenchError for no such key, or no such method.
     """
     check_columns(columns)
     datasets, models, methods = (
