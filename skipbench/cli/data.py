@@ -52,7 +52,7 @@ def _experiments(asked: Data) -> None:
         inputs = inputs_of(cells)
     show(markdown_grid([HEAD, *map(_row, inputs)]))
     for one in inputs:
-        if one.lacking and one.token_missing:
+        if isinstance(one.source, Model) and one.lacking and one.token_missing:
             page = f"accept its licence at https://huggingface.co/{one.source.path}"
             show(f"{one.name}: {page}, then `hf auth login` (or HF_TOKEN=...)")
     lacking = [one for one in inputs if one.lacking]
