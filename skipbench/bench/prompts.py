@@ -68,9 +68,8 @@ def encode(
             or `context`: `refuse`; `left` cuts its beginning and keeps a first special token; `end`
             cuts its end, but keeps the last `keep` tokens, or as many as the text `keep` has with
             special tokens.
-        chat: `none`, plain text; `template`, the tokenizer's own, given `thinking` as
-            `enable_thinking`; `auto`, that where there is one, else plain text; `vicuna`, the
-            conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
+        chat: as of `token_ids`, or `auto`, the template where there is one, else plain text; a
+            template is given `thinking` as `enable_thinking`.
     """
     limit = max_positions if context is None else min(context, max_positions)
     longest = _room(limit, max_new_tokens, reserve, context)
@@ -158,7 +157,8 @@ def token_ids(
     """Token ids of a text, or of messages by a template, special tokens included: the one way to
     them. Raises SkipbenchError where there are none, or that form cannot be.
 
-    `chat`: `none`, `template`, which is given what `template` holds, or `vicuna`.
+    `chat`: `none`, plain text; `template`, the tokenizer's own, which is given what `template`
+    holds; `vicuna`, the conversation of Vicuna 1.1 as text, which Spec-Bench shows to every model.
     """
     text, more = prompt if isinstance(prompt, str) else "", dated(tokenizer, template)
     if chat == "vicuna" and not isinstance(prompt, str):

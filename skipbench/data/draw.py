@@ -49,19 +49,14 @@ class Where(HubDataset, frozen=True):
     def draw(
         self, kind: type[F], may_be_empty: Sequence[str] = (), whole: bool = False
     ) -> tuple[list[Drawn[F]], list[F]]:
-        """Draws the sample and its shots. A smaller `size` is a prefix of a larger one.
+        """Draws the sample, or with `whole` all rows, and its shots; a smaller `size` is a prefix
+        of a larger one. `kind` has the fields of a row, some of which `may_be_empty`. Raises
+        SkipbenchError for a size below 1, too few rows, or rows that cannot be read.
 
         With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is
         NumPy's PCG64 permutation, so that a complete local file gives the sample that the hub
         gives. Shots are drawn in the same way from `shots_split` or `shots_path`; a local file
         alone gives its first rows as shots. Rows that serve as shots are left out of the sample.
-
-        Args:
-            kind: the fields of a row; `columns` names the column that holds each.
-            may_be_empty: fields that may hold an empty text.
-            whole: returns all rows whatever the size, which is only checked.
-
-        Raises SkipbenchError for a size below 1, too few rows, or rows that cannot be read.
         """
         size, shots, path = self.size, self.shots, self.path
         check_size(size)

@@ -112,9 +112,7 @@ def run_cells(
 
 def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs a command, hands on the signals that ask for its end, and returns its exit status, -n
-    where signal n killed it.
-
-    Ctrl-C reaches the child by itself, as one of the terminal's processes.
+    where signal n killed it. Ctrl-C reaches the child by itself, as a process of the terminal.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

@@ -131,9 +131,8 @@ def tokenizer_here(model: Model) -> Any | None:
 
 
 def read_tokenizer(path: str, revision: str | None = None, **more: Any) -> Any:
-    """The tokenizer of a folder, a hub id or a GGUF file; none of its code runs.
-
-    Raises SkipbenchError where there is none, or it cannot be read.
+    """The tokenizer of a folder, a hub id or a GGUF file; none of its code runs. Raises
+    SkipbenchError where there is none, or it cannot be read.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -34,11 +34,9 @@ def planted_model(
     """A causal language model of Hugging Face, made in the memory of `device` and nowhere else.
 
     It says `text_of` these arguments. All sub-layers add random numbers to the state besides, each
-    of a size that grows with its strength, where the head does not read.
-
-    Args:
-        redundant: the sub-layers that no token needs, and that add next to nothing.
-        words: ids that the tokenizer knows; the rows of all others are zero: no greedy text.
+    of a size that grows with its strength, where the head does not read; those of `redundant`,
+    which no token needs, add next to nothing. `words`: ids that the tokenizer knows; the rows of
+    all others are zero: no greedy text.
 
     Raises SkipbenchError for another family or a smaller vocabulary, and as `text_of`.
     """

@@ -76,10 +76,8 @@ def bubblewrap() -> tuple[str, ...]:
 
 
 def run_program(program: str, isolation: Sequence[str], timeout_s: float = 5.0) -> Outcome:
-    """Runs a program in an interpreter of its own, for at most `timeout_s` seconds.
-
-    Args:
-        isolation: `bubblewrap()`, or nothing to run it with the user's rights.
+    """Runs a program in an interpreter of its own, for at most `timeout_s` seconds; `isolation`:
+    `bubblewrap()`, or nothing to run it with the user's rights.
     """
     token = secrets.token_hex(16).encode()
     limits = {"AS": MEMORY_BYTES, "FSIZE": PRINTED_BYTES, "CPU": math.ceil(timeout_s) + 1}

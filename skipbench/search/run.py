@@ -65,10 +65,8 @@ def search(
     settings: Mapping[str, object],
 ) -> Trial:
     """Tries up to `iterations` sets and returns the best trial; earlier trials in `trace` count.
-
-    Args:
-        objective: the value of a set (smaller is better) and details for the trace.
-        settings: all that the search depends on.
+    `objective`: the value of a set, smaller is better, and details for the trace; `settings`: all
+    that the search depends on.
 
     Raises SkipbenchError where the trace is of other settings or another course of the strategy, is
     damaged, not writable or written by another process, or no trial had a value.

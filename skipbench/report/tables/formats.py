@@ -97,9 +97,8 @@ def html(table: Table, styled: bool = True) -> str:
 
 
 def rendered(name: str, escape: Callable[[str], str], **values: Any) -> str:
-    """A template with these values: a name here or of the page, or the path of another.
-
-    `escape` applies to every text but those of `Markup`.
+    """A template with these values: a name here or of the page, or the path of another; `escape`
+    applies to every text but those of `Markup`.
     """
     environment = Environment(
         *("<%", "%>", "<<", ">>"),
