@@ -127,9 +127,8 @@ def step_figures(lm: LM, args: argparse.Namespace) -> Figures:
     s = {name: total[name] / args.tokens for name in ("full", "half", "9 rows")}
     change = (total["a change a step"] - total["few changes"]) / max(1, (each - 1) * SETS)
     rates = bandwidths(lm, args)
-    floors = {
-        k: roofline.roofline_s_per_token(lm, context, rate) / s["full"] for k, rate in rates.items()
-    }
+    read = lm.weight_bytes + context * roofline.row_bytes(lm)
+    floors = {k: read / rate / s["full"] for k, rate in rates.items()}
     shares = [f"{floors[k]:.3f} of {k} ({rates[k] / 1e9:.0f} GB/s)" for k in rates]
     note = f"{1e3 * s['full']:.3f} ms per token: {', '.join(shares)}"
     yield Figure("vanilla / bandwidth roofline", next(iter(floors.values())), note)

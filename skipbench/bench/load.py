@@ -18,7 +18,6 @@ from skipbench.config.run_config import Engine, RunConfig
 from skipbench.data.rows import Example, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
-from skipbench.lm.engine import refuse_strict
 from skipbench.lm.model import LM
 from skipbench.metrics.prices import Prices
 from skipbench.models import outline
@@ -77,8 +76,9 @@ def check_model(model: Model, engine: Engine) -> None:
     planted = isinstance(model, PlantedModel)
     if not planted:
         check_form(model, engine.name)
-    if engine.name == "reference" and model.sparsity == "none":
-        refuse_strict(bool(engine.strict), engine.name)
+    if engine.name == "reference" and engine.strict and model.sparsity == "none":
+        instead = "engine=fused, not reference; use that, or engine.strict=false"
+        raise SkipbenchError(f"engine.strict=true needs {instead}")
     if not planted:
         outline.check_checkpoint(model)
 

@@ -135,11 +135,3 @@ class Engine:
 
 MakeEngine = Callable[..., Engine]  # `model, family, cache, *, strict -> Engine`
 ENGINES = ("reference", "fused", "cuda_graphs")
-
-
-def refuse_strict(strict: bool, name: str) -> None:
-    """Raises SkipbenchError where an engine without a strict mode is asked for it."""
-    if strict:
-        raise SkipbenchError(
-            f"engine.strict=true needs engine=fused, not {name}; use that, or engine.strict=false"
-        )

@@ -4,11 +4,13 @@ Letters of shapes: R rows, H query heads, KV key heads, G = H / KV, d size of a 
 MLP.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Norm = Callable[[Tensor], Tensor]  # over the last dimension
 
 
 def fold(query: Tensor, kv: int) -> Tensor:
@@ -24,21 +26,14 @@ def unfold(out: Tensor, rows: int) -> Tensor:
     return out.view(kv, -1, rows, d).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-def rms_norm(x: Tensor, norm: Any) -> Tensor:
-    """RMS norm by a module's weight, in one call of torch's."""
-    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
-
-
-def rotated(
-    qkv: Tensor, kv: int, norms: tuple[Any, Any] | None, cos: Tensor, sin: Tensor
-) -> Tensor:
+def rotated(qkv: Tensor, kv: int, norms: Sequence[Norm] | None, cos: Tensor, sin: Tensor) -> Tensor:
     """Queries and keys [R, H + KV, d] of `qkv` [R, H + 2 KV, d], normed by `norms`, at their
     positions; cosine and sine as `RotaryCache.rope`.
     """
     qk = qkv[:, :-kv]
     if norms is not None:
         query, key = norms
-        qk = torch.cat((rms_norm(qk[:, :-kv], query), rms_norm(qk[:, -kv:], key)), 1)
+        qk = torch.cat((query(qk[:, :-kv]), key(qk[:, -kv:])), 1)
     return torch.addcmul(qk * cos, torch.roll(qk, qk.shape[2] // 2, -1), sin)
 
 

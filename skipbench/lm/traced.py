@@ -18,9 +18,12 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import Arguments, Block, Family, text_config
 
 TOKENS = 12  # of the probe's text
-KNOWN_WINDOWS = (
-    *("sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers"),
-)
+WINDOWS = [
+    "sliding_window",
+    "sliding_window_pattern",
+    "use_sliding_window",
+    "max_window_layers",
+]
 """Fields whose meaning is in `layer_types`, which every configuration derives from them."""
 
 
@@ -153,7 +156,7 @@ def _windows(model: Any) -> str:
     unknown = [
         key
         for key, value in config.to_dict().items()
-        if ("window" in key or "chunk" in key) and key.lstrip("_") not in KNOWN_WINDOWS and value
+        if ("window" in key or "chunk" in key) and key.lstrip("_") not in WINDOWS and value
     ]
     if unknown:
         _refuse(model, f"its configuration has {', '.join(unknown)}, which is unknown here")

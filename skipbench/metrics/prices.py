@@ -2,6 +2,7 @@
 parts times a curve over its rows; a round is its passes and the host's part.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,7 +15,6 @@ import msgspec
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.host import ENOUGH, FEWEST, NEWEST, NO_HOST, Host, Timed, host_line
-from skipbench.metrics.lines import interpolate
 from skipbench.runs.files import write_json
 from skipbench.runs.fingerprint import other_package
 from skipbench.runs.reading import read_json
@@ -46,6 +46,21 @@ class Latencies(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"no price of {variant} here; leave method.latency out to measure it"
             )
         return self.variants[variant] if variant else self
+
+
+def interpolate(line: Sequence[tuple[float, float]], x: float) -> float:
+    """Linear between points, sorted by place; beyond them on with their mean slope.
+
+    >>> [interpolate([(1, 1.0), (2, 1.5), (5, 3.0)], x) for x in (1, 1.5, 3, 9)]
+    [1.0, 1.25, 2.0, 5.0]
+    """
+    (x0, y0), (x1, y1) = line[0], line[-1]
+    from_x, from_y = line[0] if x < x1 else line[-1]
+    if x0 < x < x1:
+        at = bisect.bisect([place for place, _ in line], x)
+        (x0, y0), (x1, y1) = line[at - 1], line[at]
+        from_x, from_y = x0, y0
+    return from_y + (y1 - y0) / (x1 - x0 or 1) * (x - from_x)
 
 
 class Curve(msgspec.Struct, frozen=True, omit_defaults=True):

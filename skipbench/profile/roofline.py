@@ -107,11 +107,6 @@ def product_flops(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * PRODUCT**3 / _fastest(device, torch.mm, matrix, matrix)
 
 
-def roofline_s_per_token(lm: LM, context_tokens: int, bandwidth: float) -> float:
-    """Seconds of reading all weights and `context_tokens` K/V rows at `bandwidth` bytes/s."""
-    return (lm.weight_bytes + context_tokens * row_bytes(lm)) / bandwidth
-
-
 def row_bytes(lm: LM) -> int:
     """Bytes of keys and values of one token in all layers."""
     return sum(r[0].numel() * r.element_size() for r in lm.cache.rows)

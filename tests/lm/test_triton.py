@@ -18,7 +18,7 @@ from torch import Tensor
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
-from skipbench.lm.cuda_graphs import ops
+from skipbench.lm.cuda_graphs import on_cpu, ops
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.llama import rotated, silu_times
@@ -57,10 +57,8 @@ def test_rotate_and_write(dtype: torch.dtype, normed: bool) -> None:
     wanted, norms, own = cache.clone(), None, NO_NORMS
     if normed:
         weights = [drawn(d, dtype=dtype) for _ in range(2)]
-        norms = tuple(
-            type("Norm", (), {"weight": w, "variance_epsilon": e})
-            for w, e in zip(weights, (1e-5, 1e-3), strict=True)
-        )
+        pairs = zip(weights, (1e-5, 1e-3), strict=True)
+        norms = [partial(on_cpu.rms_norm, norm=w, eps=e) for w, e in pairs]
         own = (*weights, 1e-5, 1e-3)
     both = rotated(qkv, kv, norms, cos, sin)
     wanted[target] = torch.cat((both[:, heads:], qkv[:, heads + kv :]), 1)

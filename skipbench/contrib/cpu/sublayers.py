@@ -12,7 +12,8 @@ from skipbench.contrib.cpu.elementwise import (
     native_silu,
     supports_window,
 )
-from skipbench.lm.fused.sublayers import Attention, Mlp, Norm, RMSNorm
+from skipbench.lm.fused.sublayers import Attention, Mlp, RMSNorm
+from skipbench.lm.llama import Norm
 from skipbench.lm.metadata import AttentionMetadata
 
 

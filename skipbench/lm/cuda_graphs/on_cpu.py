@@ -5,7 +5,7 @@ works on any machine.
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,12 +85,8 @@ def rotate_and_write(
     q_norm: Tensor | None, k_norm: Tensor | None, q_eps: float, k_eps: float,
 ) -> Tensor:  # fmt: skip
     kv, norms = cache.shape[1] // 2, None
-    if q_norm is not None:
-        q_of, k_of = (
-            SimpleNamespace(weight=w, variance_epsilon=e)
-            for w, e in ((q_norm, q_eps), (k_norm, k_eps))
-        )
-        norms = q_of, k_of
+    if q_norm is not None and k_norm is not None:
+        norms = partial(rms_norm, norm=q_norm, eps=q_eps), partial(rms_norm, norm=k_norm, eps=k_eps)
     turned = rotated(qkv, kv, norms, cos, sin)
     cache.index_copy_(0, target, torch.cat((turned[:, -kv:], qkv[:, -kv:]), 1))
     return turned[:, :-kv]

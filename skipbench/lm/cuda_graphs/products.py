@@ -207,7 +207,7 @@ def _query(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
 
 @custom_op("skipbench::rms_norm", mutates_args=(), device_types="cuda")
 def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
-    """`llama.rms_norm` of `x` [R, D] by a weight [D]."""
+    """RMS norm of `x` [R, D] by a weight [D]."""
     from skipbench.lm.cuda_graphs import products_triton
 
     _check(x)

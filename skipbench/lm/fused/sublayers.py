@@ -1,6 +1,5 @@
 """The two sub-layers of `engine=fused`, from fused weights, by torch's kernels."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +10,12 @@ from skipbench.lm.bit_exact import MOST, rows_one_by_one
 from skipbench.lm.cache import KVCache
 from skipbench.lm.fused.weights import LayerWeights
 from skipbench.lm.layer import AttentionModules, MlpModules
-from skipbench.lm.llama import fold, rotated, silu_times, unfold
+from skipbench.lm.llama import Norm, fold, rotated, silu_times, unfold
 from skipbench.lm.metadata import AttentionMetadata
-
-Norm = Callable[[Tensor], Tensor]  # [T, D] -> [T, D]
 
 
 class RMSNorm:
-    """`[T, D] -> [T, D]` by the weight and epsilon of a module."""
+    """By the weight and epsilon of a module, in one call of torch's."""
 
     def __init__(self, module: Any) -> None:
         self.weight, self.eps = module.weight.data, module.variance_epsilon
@@ -49,7 +46,8 @@ class Attention:
             strict: verified rows pass attention with the bits of one.
             padded_rows: of every pass, where it is strict on a GPU; else 0.
         """
-        self.qk_norms, self.scale, self.window = modules.qk_norms, modules.scale, modules.window
+        self.scale, self.window = modules.scale, modules.window
+        self.qk_norms = modules.qk_norms and [RMSNorm(norm) for norm in modules.qk_norms]
         self.weights, self.index, self.cache = weights, index, cache
         self.kv, self.d = cache.kv_heads, cache.head_dim
         self.heads = weights.output.inputs // self.d
@@ -145,10 +143,7 @@ class Attention:
 class Mlp:
     """The gated MLP of a layer, with its residual."""
 
-    @staticmethod
-    def rms_norm(module: Any) -> Norm:
-        """The norm of a module on its device."""
-        return RMSNorm(module)
+    rms_norm = staticmethod(Attention.rms_norm)
 
     def __init__(self, modules: MlpModules, weights: LayerWeights, strict: bool) -> None:
         self.norm, self.weights, self.strict = self.rms_norm(modules.norm), weights, strict
