@@ -108,3 +108,15 @@ def edit(path: Path, **values: Any) -> None:
 def tiny_copy(folder: Path) -> Path:
     """The embedded model's files in a folder, to be changed."""
     return Path(shutil.copytree(PACKAGE / "models" / "tiny", folder))
+
+
+class Letters:
+    """A tokenizer of the smallest kind."""
+
+    all_special_ids = (0,)
+
+    def encode(self, text: str) -> list[int]:
+        return [0, *(ord(c) % 61 for c in text)] if text else []
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return " ".join(map(str, ids))

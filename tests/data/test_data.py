@@ -1,6 +1,5 @@
 """Rows: reading files, choosing and fingerprinting rows, and the datasets that make them."""
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,7 @@ from skipbench.errors import SkipbenchError
 
 
 def write(path: Path, *lines: str | bytes) -> Path:
-    path.write_bytes(
-        b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines)
-    )
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else x.encode()) + b"\n" for x in lines))
     return path
 
 
@@ -33,9 +30,8 @@ def make_rows(count: int) -> list[Example]:
 
 
 def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "a.jsonl", '{"text": "one", "n": 1}', "", '{"n": 2, "text": "zwölf"}', "", " "
-    )
+    lines = '{"text": "one", "n": 1}', "", '{"n": 2, "text": "zwölf"}', "", " "
+    path = write(tmp_path / "a.jsonl", *lines)
     assert read_file(path, {"text": str}) == [{"text": "one"}, {"text": "zwölf"}]
     assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
 
@@ -48,21 +44,12 @@ def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
     assert read_file(tmp_path / "a.parquet", wanted) == read_file(lines, wanted) == rows
 
 
-TEXT = {"text": str}
 BAD = [  # between two good lines
-    ("{'text': 1}", TEXT, "JSON is malformed"),
-    ("[1, 2]", TEXT, "Expected `object`, got `array`; wanted one JSON object in UTF-8"),
-    ('{"text": ' + "[" * 100_000, TEXT, "recursion"),
-    (b'{"text": "\xff"}', TEXT, "can't decode byte 0xff"),
-    ('{"txt": "a", "id": 1}', TEXT, "required field `text`; wanted text (str), not empty; its"),
-    ('{"txt": "a", "id": 1}', TEXT, "its columns are txt, id"),
-    ('{"text": null}', TEXT, "Expected `str`, got `null` - at `$.text`"),
-    ('{"text": ""}', TEXT, "Expected `str` of length >= 1 - at `$.text`"),
-    ('{"text": 3}', TEXT, "Expected `str`, got `int` - at `$.text`"),
+    ('{"text": ' + "[" * 100_000, {"text": str}, "recursion"),
+    (b'{"text": "\xff"}', {"text": str}, "can't decode byte 0xff"),
+    ('{"txt": "a", "id": 1}', {"text": str}, "its columns are txt, id"),
+    ('{"text": ""}', {"text": str}, "Expected `str` of length >= 1 - at `$.text`"),
     ('{"n": true}', {"n": int}, "Expected `int`, got `bool`"),  # a type is taken exactly
-    ('{"n": "1"}', {"n": int}, "Expected `int`, got `str`"),
-    ('{"n": 1.5}', {"n": int}, "Expected `int`, got `float`"),
-    ('{"turns": []}', {"turns": list}, "Expected `array` of length >= 1 - at `$.turns`"),
 ]
 
 
@@ -70,32 +57,20 @@ BAD = [  # between two good lines
 def test_a_bad_line_is_named_with_file_and_number(
     tmp_path: Path, line: str | bytes, wanted: dict[str, type], said: str
 ) -> None:
-    good = '{"text": "good", "n": 0, "turns": ["a"]}'  # zero is not empty
+    good = '{"text": "good", "n": 0}'  # zero is not empty
     path = write(tmp_path / "a.jsonl", good, line, good)
     text = message(lambda: read_file(path, wanted))
     assert f"{path} line 2" in text and said in text
+    assert "no.jsonl does not exist" in message(lambda: read_file(tmp_path / "no.jsonl", wanted))
 
 
-def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    names = ("null.parquet", "empty.parquet", "bad.parquet", "a.csv", "blank.jsonl")
-    null, empty, bad, csv, blank = (tmp_path / name for name in names)
-    pq.write_table(pa.table({"text": ["a", None]}), null)
-    pq.write_table(pa.table({"text": pa.array([], pa.string())}), empty)
-    for path in (bad, csv):
-        path.write_text("text")
-    write(blank, "", "")
-    for path, said in (
-        (tmp_path / "no.jsonl", "does not exist"),
-        (tmp_path, "is no file"),
-        (csv, "a.csv is no file of rows; give a file that ends in .jsonl or .parquet"),
-        (blank, "has no rows"),
-        (empty, "has no rows"),
-        (bad, "cannot be read as parquet"),
-        (null, f"{null} row 2: Expected `str`, got `null`"),
-    ):
-        assert said in message(functools.partial(read_file, path, TEXT))
-    story = message(lambda: read_file(null, {"story": str}))
-    assert "has none of the columns story; its columns are text" in story
+def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    texts = ["a\u2028b", "a\u0085b", "a\u000cb", "a\rb", "last"]
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    for mark, end in (("", "\n"), ("", "\r\n"), ("\ufeff", "\n")):
+        path = tmp_path / "rows.jsonl"
+        path.write_bytes((mark + end.join(lines) + end).encode())
+        assert [row["text"] for row in read_file(path, {"text": str})] == texts
 
 
 def test_the_hash_sees_ids_prompts_and_order_and_nothing_else() -> None:
@@ -133,9 +108,3 @@ def test_mini_rows_are_the_held_out_examples(family: str) -> None:
     assert all(is_held_out(row.prompt) and row.reference and row.groups == {} for row in rows)
     again, other = (mini(family, size=6, seed=seed) for seed in (3, 4))
     assert rows == again != other
-
-
-def test_mini_errors() -> None:
-    text = message(lambda: mini("mini-maths", size=1, seed=0))
-    assert "'mini-maths'" in text and all(family in text for family in FAMILIES)
-    assert "size=0" in message(lambda: mini("mini-math", size=0, seed=0))

@@ -71,11 +71,3 @@ def test_data_says_what_is_there_and_what_is_not(
     said = capsys.readouterr().out
     assert "ok       tiny" in said and "missing  tinystories" in said
     assert "none.jsonl does not exist" in said
-
-
-@pytest.mark.parametrize(
-    ("names", "says"), [([], "as list prints them"), (["cnddm"], r"Did you mean cnndm\?")]
-)
-def test_data_wants_names_that_it_knows(names: list[str], says: str) -> None:
-    with pytest.raises(SkipbenchError, match=says):
-        dispatch(["data", *names])

@@ -9,13 +9,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, SHARED
+from conftest import ROOT
 
 from skipbench.config.compose import compose
 from skipbench.data.rows import Example, rows_hash
@@ -79,33 +78,6 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert len({rows_hash([row]) for row in (first, second)}) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [
-        ("p.txt", "\n\n", "holds no prompt"),
-        ("p.csv", "prompt\n", r"\.jsonl or \.parquet, .* in \.txt"),
-        ("p.jsonl", '{"text": "One"}\n', "line 1: wanted a prompt, or messages"),
-        ("p.jsonl", '{"prompt": ""}\n', "of length >= 1 - at `.*prompt`"),
-        ("p.jsonl", '{"prompt": 3}\n', "line 1: Expected `str .*got `int`"),
-        (
-            "p.jsonl",
-            '{"messages": [{"role": "boss", "content": "x"}]}\n',
-            "'boss' .*role.*; wanted .* user, assistant or tool",
-        ),
-        (
-            "p.jsonl",
-            '{"messages": [{"role": "user", "content": null}]}\n',
-            "got `null` - at `.*content`",
-        ),
-        ("p.jsonl", '{"messages": [{"role": "assistant", "content": "x"}]}\n', "of 'assistant'"),
-    ],
-)
-def test_a_file_that_cannot_be_used(name: str, text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(SkipbenchError, match=says):
-        own(tmp_path / name)
-
-
 ALONE = """
 import socket, sys
 
@@ -142,7 +114,6 @@ EVALUATED = sorted(
     | {"pydoc-summary", "stdlib-code", "humaneval"}
 )
 WORD = "dataset=tuning"
-SAMPLES = sorted((SHARED / "data").glob("*.jsonl"))
 
 
 def tuning() -> list[Example]:
@@ -155,15 +126,6 @@ def runs(text: str) -> set[tuple[str, ...]]:
     """Every run of `RUN` words; of a shorter text, the whole of it."""
     words = re.findall(r"\w+", text.lower())
     return {tuple(words[at : at + RUN]) for at in range(max(1, len(words) - RUN + 1))}
-
-
-def strings(value: object) -> Iterator[str]:
-    """Every text in a value of JSON."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from strings(part)
 
 
 def test_the_first_rows_are_of_every_kind() -> None:
@@ -183,12 +145,3 @@ def test_no_prompt_of_an_evaluation_is_among_them(name: str) -> None:
     limit = 12 if name.startswith("mini-") else None
     for row in compose([f"dataset={name}"]).dataset.rows(limit):
         assert not (both := mine() & runs(row.prompt)), f"{row.id}: {both}"
-
-
-@pytest.mark.skipif(not SAMPLES, reason="the samples of the datasets are not beside this checkout")
-def test_nor_one_of_the_hub() -> None:
-    for path in SAMPLES:
-        for number, line in enumerate(path.read_text().splitlines()):
-            for text in strings(json.loads(line)):
-                shared = mine() & runs(text) if len(text) > 20 else set()
-                assert not shared, f"{path.name} {number}: {shared}"

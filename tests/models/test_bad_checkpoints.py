@@ -1,56 +1,81 @@
-"""Checkpoints, tokenizers, templates and prompts that are damaged, or made to do harm: one error
-that names the folder or the row, and no code of theirs runs.
+"""Checkpoints, tokenizers, templates and prompts as strangers bring them: read as they were meant,
+or refused in one error that names the folder or the row; no code of theirs runs.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from builders import edit, tiny_copy
+from builders import Letters, edit, tiny_copy
 from conftest import make_method, random_lm
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer
 
-from skipbench.bench.arm import ArmRunner
+from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
-from skipbench.bench.turns import decode_missing
 from skipbench.config.compose import compose
+from skipbench.config.derived import quoted
 from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Example
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.lm.families import check_config
+from skipbench.experiments.row import run_cell
+from skipbench.lm.families import _rope_parameters, check_config
 from skipbench.models.checks import explained
 from skipbench.models.load import load
-from skipbench.runs.provenance import Provenance
-from skipbench.runs.store import RunStore
+from skipbench.models.outline import read_config
+from skipbench.report.values import MISSING
 
 TINY = PACKAGE / "models" / "tiny"
+TEXTS = ["Hello  world, it's  a day .", "  two spaces", "né 日本 🙂\n\tx", "a ? b ! c n't"]
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     return tiny_copy(tmp_path / "model")
 
 
-def test_missing_misshapen_and_torn_weights(broken: Path) -> None:
-    path, name = broken / "model.safetensors", "model.layers.3.mlp.up_proj.weight"
-    weights = load_file(path)
+INDEX = "model.safetensors.index.json"
+
+
+def split(folder: Path) -> None:
+    """The weights in two files with an index."""
+    weights = load_file(folder / "model.safetensors")
+    names, place = sorted(weights), dict[str, str]()
+    for n in range(2):
+        part = {name: weights[name] for name in names[n::2]}
+        place |= dict.fromkeys(part, f"model-{n}.safetensors")
+        save_file(part, folder / f"model-{n}.safetensors", {"format": "pt"})
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": place}))
+    (folder / "model.safetensors").unlink()
+
+
+def test_weights_of_shards_are_read_and_lost_misshapen_or_torn_ones_refused(folder: Path) -> None:
+    path, name = folder / "model.safetensors", "model.layers.3.mlp.up_proj.weight"
+    whole, weights = path.read_bytes(), load_file(path)
+    split(folder)
+    loaded = load(str(folder), engine="reference")[0].model.state_dict()
+    assert all(torch.equal(loaded[key], weight.float()) for key, weight in weights.items())
+    (folder / "model-1.safetensors").unlink()
+    with pytest.raises(SkipbenchError, match=r"model-1\.safetensors"):
+        load(str(folder))
+    (folder / INDEX).unlink()
     lost = weights.pop(name)
     for there in (weights, weights | {name: lost[:7].clone()}):
         save_file(there, path, metadata={"format": "pt"})
         with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj"):
-            load(str(broken))
-    path.write_bytes(path.read_bytes()[:100_000])
+            load(str(folder))
+    path.write_bytes(whole[:100_000])
     with pytest.raises(SkipbenchError, match="cannot load the model"):
-        load(str(broken))
+        load(str(folder))
 
 
 ROPE = {"rope_type": "mrope", "factor": 2.0, "rope_theta": 1e4}
-INDEX = "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
@@ -69,14 +94,14 @@ INDEX = "model.safetensors.index.json"
         )),
     ],
 )  # fmt: skip
-def test_a_damaged_checkpoint_is_one_error(broken: Path, name: str, damage: Any, says: str) -> None:
+def test_a_damaged_checkpoint_is_one_error(folder: Path, name: str, damage: Any, says: str) -> None:
     """`says` is empty where the folder is named."""
     if isinstance(damage, str):
-        (broken / name).write_text(damage)
+        (folder / name).write_text(damage)
     else:
-        edit(broken / name, **damage)
-    with pytest.raises(SkipbenchError, match=says or re.escape(str(broken)[-12:])):
-        load(str(broken))
+        edit(folder / name, **damage)
+    with pytest.raises(SkipbenchError, match=says or re.escape(str(folder)[-12:])):
+        load(str(folder))
 
 
 class Harm:
@@ -89,25 +114,19 @@ class Harm:
         return Path.touch, (self.note,)
 
 
-def test_no_code_of_a_checkpoint_runs(broken: Path, tmp_path: Path) -> None:
+def test_no_code_of_a_checkpoint_runs(folder: Path, tmp_path: Path) -> None:
     code = f"from pathlib import Path\nPath({str(tmp_path / 'harmed')!r}).touch()\nclass C: pass\n"
-    (broken / "mine.py").write_text(code)
+    (folder / "mine.py").write_text(code)
     autos = ("AutoConfig", "AutoModelForCausalLM", "AutoTokenizer")
     for name in ("config.json", "tokenizer_config.json"):
-        edit(broken / name, auto_map=dict.fromkeys(autos, "mine.C"))
-    load(str(broken))
-    (broken / "model.safetensors").unlink()
-    torch.save({"a": Harm(tmp_path / "harmed")}, broken / "pytorch_model.bin")
+        edit(folder / name, auto_map=dict.fromkeys(autos, "mine.C"))
+    load(str(folder))
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Harm(tmp_path / "harmed")}, folder / "pytorch_model.bin")
     for allow in (False, True):
         with pytest.raises(SkipbenchError, match="cannot load"):
-            load(str(broken), allow_pickle=allow)
+            load(str(folder), allow_pickle=allow)
     assert not (tmp_path / "harmed").exists()
-
-
-@pytest.mark.parametrize("tokens", [[], [61], [-1, 3], [3, 10**9]])
-def test_prompts_that_the_model_has_no_embedding_for(tokens: list[int]) -> None:
-    with pytest.raises(SkipbenchError, match="ids from 0 to 60"):
-        generate(random_lm("llama", "fused"), make_method("uniform"), tokens, 4)
 
 
 ESCAPES = [
@@ -130,24 +149,20 @@ def test_a_chat_template_stays_in_its_sandbox(template: str) -> None:
         encode([Example("r", "say", {}, {})], own, 128, 8, "refuse", chat="template")
 
 
-def test_another_activation_is_left_to_the_reference_engine(broken: Path) -> None:
-    edit(broken / "config.json", hidden_act="gelu")
-    lm, _ = load(str(broken))
-    assert lm.engine.name == "reference" and "Llama's layer only" in lm.notes()[0]
-
-
 TRAINED = {"original_max_position_embeddings": 64}
+
+
 ROPES = {"linear": {}, "dynamic": {}, "yarn": TRAINED}
 ROPES["llama3"] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> None:
+def test_supported_rope_scalings_equal_hugging_face(folder: Path, rope: str) -> None:
     scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | ROPES[rope]
-    edit(broken / "config.json", rope_parameters=scaled)
+    edit(folder / "config.json", rope_parameters=scaled)
     tokens = list(range(100, 180))
     for engine in ("reference", "fused"):
-        lm, _ = load(str(broken), engine=engine)
+        lm, _ = load(str(folder), engine=engine)
         lm.allocate(128)
         check_config(lm.config)
         with torch.inference_mode():
@@ -155,19 +170,69 @@ def test_supported_rope_scalings_equal_hugging_face(broken: Path, rope: str) -> 
             torch.testing.assert_close(lm.prefill(tokens), wanted, rtol=1e-3, atol=1e-3)
 
 
-class Letters:
-    """A tokenizer of the smallest kind."""
+def byte_level(folder: Path, **settings: Any) -> tuple[Any, Tokenizer]:
+    """A byte-level tokenizer in a folder, as Hugging Face reads it, and as it is."""
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>"], show_progress=False
+    )
+    raw.train_from_iterator(TEXTS * 4, trainer)
+    raw.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>"} | settings))
+    return AutoTokenizer.from_pretrained(folder), raw
 
-    all_special_ids = (0,)
 
-    def encode(self, text: str) -> list[int]:
-        return [0, *(ord(c) % 61 for c in text)] if text else []
-
-    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
-        return " ".join(map(str, ids))
+NAMED = [{"name": "default", "template": "A{{ messages[0].content }}"}]
 
 
-def test_long_prompts_are_refused_or_cut() -> None:
+TEMPLATES = {  # template, the text that it makes of a message; None: refused
+    "named ones": (NAMED, "AHi"),
+    "generation": ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "Hi"),
+    "break": ("{% for m in messages %}{{ m.content }}{% break %}{% endfor %}", "Hi"),
+    "BOS once": ("<s>{{ messages[0].content }}", "<s>Hi"),
+    "refusing": ("{{ raise_exception('no such role') }}", None),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_chat_templates(tmp_path: Path, name: str) -> None:
+    template, text = TEMPLATES[name]
+    tokenizer, _ = byte_level(
+        tmp_path, tokenizer_class="PreTrainedTokenizerFast", chat_template=template
+    )
+    given: Any = ([Example("r", "Hi", {}, {})], tokenizer, 64, 4, "refuse")
+    if text is None:
+        with pytest.raises(SkipbenchError, match="no such role"):
+            encode(*given, chat="template")
+    else:
+        (prompt,) = encode(*given, chat="template")
+        assert tokenizer.decode(prompt.ids) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "factor"),
+    [
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, "linear", 4),
+        ({"rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 4.0}}, "linear", 4),
+        ({"rope_scaling": {"rope_type": "linear", "type": "dynamic", "factor": 2}}, "linear", 2),
+        ({"rope_scaling": None, "rope_theta": 10000}, "default", None),
+        ({"torch_dtype": "float16", "pretraining_tp": 1, "architectures": ["X"]}, "default", None),
+    ],
+)
+def test_keys_of_old_configurations(
+    folder: Path, change: dict[str, Any], kind: str, factor: float | None
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("rope_parameters", None)
+    (folder / "config.json").write_text(json.dumps(config | change))
+    (rope,) = _rope_parameters(read_config(str(folder), None))
+    assert (rope["rope_type"], rope.get("factor")) == (kind, factor)
+
+
+def test_prompts_that_are_too_long_or_no_tokens_are_refused_or_cut() -> None:
     lm = random_lm("llama", "fused")  # a context of 128
     rows = [Example("short", "abc", {}, {}), Example("long", "x" * 200, {}, {})]
     with pytest.raises(SkipbenchError, match=r"'long' has 201 tokens.*at most 108.*truncate=left"):
@@ -177,44 +242,32 @@ def test_long_prompts_are_refused_or_cut() -> None:
     assert (long.cut, len(long.ids), long.ids[0]) == (93, 108, 0)
     with pytest.raises(SkipbenchError, match="no tokens"):
         encode([Example("empty", "", {}, {})], Letters(), lm.max_positions, 20, "left")
-
-
-def test_a_prompt_with_half_of_a_surrogate_pair_is_refused() -> None:
-    lm, row = random_lm("llama", "fused"), Example("odd", "a \ud800 b", {}, {})
     with pytest.raises(SkipbenchError, match=r"prompt 'odd'.* refuses it .*'.ud800'"):
-        encode([row], Letters(), lm.max_positions, 20, "left")
+        encode([Example("odd", "a \ud800 b", {}, {})], Letters(), lm.max_positions, 20, "left")
+    for tokens in ([], [61], [-1, 3], [3, 10**9]):
+        with pytest.raises(SkipbenchError, match="ids from 0 to 60"):
+            generate(lm, make_method("uniform"), tokens, 4)
 
 
-@pytest.mark.parametrize("value", ["2", [[2]], 2.5, {"a": 1}, True])
-def test_an_eos_that_is_no_id_is_refused(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = random_lm("llama", "fused")
-    monkeypatch.setattr(lm.model.generation_config, "eos_token_id", value)
-    with pytest.raises(SkipbenchError, match=re.escape(f"eos_token_id={value!r} in the model's")):
-        eos_ids(lm)
+EOS: list[tuple[Any, set[int] | None]] = [
+    *(([1, 2], {1, 2}), ([], set()), (-1, {-1}), (10**6, {10**6}), (None, {0}), (7, {7})),
+    *(("2", None), ([[2]], None), (2.5, None), ({"a": 1}, None), (True, None)),
+]
+"""Of a generation config, and how they are read; None: refused."""
 
 
-def test_nan_stops_the_sample_and_keeps_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("value", "ids"), EOS)
+def test_eos_ids_of_a_generation_config(
+    value: Any, ids: set[int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = random_lm("llama", "fused")
-    rows = [Example(str(i), text, {}, {}) for i, text in enumerate(("abc", "poison", "xyz"))]
-    prompts = encode(rows, Letters(), lm.max_positions, 8, "refuse")
-    embed = lm.embed
-
-    def poisoned(tokens: list[int]) -> torch.Tensor:
-        hidden = embed(tokens)
-        return hidden * float("nan") if tokens == prompts[1].ids else hidden
-
-    monkeypatch.setattr(lm, "embed", poisoned)
-    store = RunStore(tmp_path / "run", {}, Provenance())
-    config = compose(["dataset.max_new_tokens=8", "dataset.scorer=none", "engine.warmup=0"])
-    method = make_method("uniform")
-    runner = ArmRunner(config, lm, Letters(), method, prompts, frozenset(), store)
-    decode_missing(runner)
-    arms = [turn.arms["run"] for turn in runner.turns]
-    assert [arm.lossless for arm in arms] == ["identical", "failed", "identical"]
-    assert "not finite" in str(runner.turns[1].arms["vanilla"].error)
-    store.close()
+    monkeypatch.setattr(lm.model.generation_config, "eos_token_id", value)
+    monkeypatch.setattr(lm.config, "eos_token_id", 0)
+    if ids is not None:
+        assert eos_ids(lm) == ids
+        return
+    with pytest.raises(SkipbenchError, match=re.escape(f"eos_token_id={value!r} in the model's")):
+        eos_ids(lm)
 
 
 def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
@@ -222,3 +275,31 @@ def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
     with says as refused, explained(str(TINY)):
         BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
     assert type(refused.value.__cause__).__name__ == "PanicException"
+
+
+def test_outputs_of_one_eos(folder: Path, tmp_path: Path) -> None:
+    everything = list(range(json.loads((folder / "config.json").read_text())["vocab_size"]))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": everything}))
+    words = ["model=path", f"model.path={quoted(str(folder))}", "method=uniform", "limit=2"]
+    words += ["dataset=mini-stories", f"results={quoted(str(tmp_path / 'results'))}"]
+    metrics = run_cell(compose(words), print_table=False)
+    assert metrics is not None and metrics.lossless.identical == 2 and metrics.rounds == 0
+    assert metrics.speedup.paired is None and metrics.M is None
+
+    def refused(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for path in (tmp_path / "results").rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=refused)
+    (table,) = (tmp_path / "results").rglob("table.md")
+    assert f"| {MISSING}" in table.read_text()
+
+
+def test_a_gated_model_without_a_token_is_told_before_all_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = compose(["model=llama3.2-1b"])
+    assert config.model.gated and config.model.device == "cuda"
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(SkipbenchError, match=r"is gated: accept its licence.*has no token"):
+        load_model(config.model, config.engine)

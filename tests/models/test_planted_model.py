@@ -141,31 +141,11 @@ def test_what_is_left_out_costs_what_is_stated() -> None:
     assert alpha(drafted(fused(), 1))[1] == 0
 
 
-def test_a_draft_doubts_where_it_is_wrong() -> None:
-    """So that a threshold ends it there, and the more choices a tree has, the more it mends."""
-    strongest = next(iter(strengths(REDUNDANT, 0)))
-    whole, stopped = (drafted(fused(), strongest, threshold=t) for t in (0.0, 0.8))
-    assert alpha(stopped)[0] > 1.5 * alpha(whole)[0]
-    mended = [len(drafted(fused(), strongest, width=k).rounds) for k in (2, 20)]
-    assert len(whole.rounds) > mended[0] > mended[1]
-
-
 @pytest.mark.parametrize("family", PLANTABLE)
 def test_families_and_tied_tables_say_the_text(family: str) -> None:
     shape = replace(SHAPE, family=family, head_dim=128, tied=family in ("qwen2", "qwen3"))
     lm = held("reference", planted(shape, torch.float32))
     assert generate(lm, Vanilla(), PROMPT, 90).tokens == following(text(), PROMPT, 90)
-
-
-def test_strengths_are_graded_and_drawn() -> None:
-    drawn = strengths(REDUNDANT, 0)
-    others = set(range(2, 2 * SHAPE.layers)) - REDUNDANT.skipped
-    assert set(drawn) == others and [*drawn] != [*strengths(REDUNDANT, 1)]
-    sizes = [*drawn.values()]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == pytest.approx(100 * sizes[-1])
-    shares = text().shares(SHAPE.layers)
-    assert all(abs(shares[s] - size) <= 1 / len(text().ids) for s, size in drawn.items())
-    assert not any(shares[s] for s in REDUNDANT.skipped)
 
 
 def test_too_few_words_for_a_text_are_refused() -> None:

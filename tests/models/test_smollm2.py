@@ -163,15 +163,3 @@ def test_strict_tokens_are_vanillas_in_bfloat16(name: str) -> None:
         pytest.skip(lm.notes()[-1])
     assert lm.dtype == torch.bfloat16
     says_the_same(name, lm, prompts[:FEW], vanilla_in_bfloat16)
-
-
-@pytest.mark.real
-@pytest.mark.xdist_group("bfloat16")
-def test_the_prompts_of_the_reference_are_of_300_to_1500_tokens() -> None:
-    config = settings("pydoc-summary")
-    lm, tokenizer, _ = loaded()
-    prompts = encode(
-        config.dataset.rows(None), tokenizer, lm.max_positions, **config.dataset.encoding
-    )
-    lengths = sorted(len(prompt.ids) for prompt in prompts)
-    assert lengths[0] >= 280 and lengths[-1] <= 1600

@@ -8,13 +8,11 @@ import pytest
 import torch
 from builders import SMALL
 from conftest import random_model
-from msgspec.structs import replace
 
 from skipbench.bench.load import load_model
-from skipbench.bench.memory import check_memory
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
-from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
@@ -35,12 +33,6 @@ def test_scores_and_masks_by_hand() -> None:
     assert kept(weight, norms, Pattern(0.5)).tolist() == [[yes, yes, no, no], [no, yes, yes, no]]
     assert kept(weight, norms, Pattern(0.5, 2)).tolist() == [[no, yes, no, yes], [no, yes, yes, no]]
     assert kept(weight, norms, Pattern(0.25)).sum(1).tolist() == [3, 3]
-
-
-def test_equal_scores_leave_exactly_as_many() -> None:
-    zeros, norms = torch.zeros(3, 16), torch.ones(16)
-    assert kept(zeros, norms, Pattern(0.5, 4)).view(3, 4, 4).sum(-1).unique().tolist() == [2]
-    assert kept(zeros, norms, Pattern(0.3)).sum(-1).tolist() == [12, 12, 12]
 
 
 @pytest.mark.parametrize(
@@ -92,27 +84,6 @@ def logits(lm: LM, texts: list[list[int]]) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_wanda_keeps_the_outputs_closer_than_chance() -> None:
-    dense, texts = tiny()
-    wanda, _ = tiny("model.sparsity=wanda-0.5")
-    assert wanda.engine.name == "fused"
-    chance, _ = tiny("engine=reference")
-    generator = torch.Generator().manual_seed(0)
-    for layer in chance.model.model.layers:
-        for linear in linears(layer):
-            drawn = torch.rand(linear.weight.shape, generator=generator)
-            linear.weight.data.masked_fill_(
-                ~kept(drawn, torch.ones(drawn.shape[1]), Pattern(0.5)), 0
-            )
-    wanted = logits(dense, texts).log_softmax(-1)
-
-    def divergence(lm: LM) -> float:
-        return float((wanted.exp() * (wanted - logits(lm, texts).log_softmax(-1))).sum(-1).mean())
-
-    assert 0 < divergence(wanda) < 0.5 * divergence(chance)
-
-
-@pytest.mark.slow
 def test_engines_agree_on_a_sparsified_model() -> None:
     fused, texts = tiny("model.sparsity=wanda-2:4")
     reference, _ = tiny("model.sparsity=wanda-2:4", "engine=reference")
@@ -142,16 +113,7 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
     ("overrides", "says"),
     [
         (["model.sparsity=wanda-1.5"], "none, wanda-RATIO.*wanda-2:4, wanda-4:8"),
-        (["model.sparsity=wanda-4:4"], "wanda-N:M"),
-        (["model.sparsity=magnitude"], "model.sparsity=magnitude; wanted none"),
-        (
-            ["model.sparsity=wanda-0.5", "model.calibration.rows=0"],
-            "model.calibration.rows=0; wanted 1 or more",
-        ),
-        (
-            ["model.sparsity=wanda-0.5", "model.calibration.tokens=0"],
-            "model.calibration.tokens=0; wanted 1 or more",
-        ),
+        (["model.sparsity=wanda-0.5", "model.calibration.rows=0"], "wanted 1 or more"),
         (["model.sparsity=wanda-0.5", "model.quantization=int8"], "model.quantization=int8"),
         (["model.sparsity=wanda-2:5"], "192 inputs; use wanda-RATIO"),
     ],
@@ -159,21 +121,3 @@ def test_a_run_is_lossless_and_named_by_its_sparsity(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused(overrides: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match=says):
         run_cell(settings(tmp_path, "model.calibration.rows=2", *overrides))
-
-
-def test_pruning_needs_the_modules_and_texts() -> None:
-    with pytest.raises(SkipbenchError, match="engine=fused"):
-        prune(LM(random_model("llama"), "fused"), TEXTS, Pattern(0.5))
-    with pytest.raises(SkipbenchError, match=r"model\.calibration\.rows"):
-        prune(LM(random_model("llama"), "reference"), [[]], Pattern(0.5))
-
-
-def test_memory_counts_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["model=llama2-13b", "model.sparsity=wanda-2:4", "model.device=cpu"]
-    config = compose([*words, "dataset.max_new_tokens=16"])
-    weights = 13_015_864_320 * 2
-    monkeypatch.setattr("skipbench.bench.memory.host_free_bytes", lambda: weights + (3 << 30))
-    says = r"needs 27\.\d GiB .* float16, wanda-2:4, and 27\.2 GiB are free"
-    with pytest.raises(NotHereError, match=says):
-        check_memory(config.model, config.dataset, [])
-    check_memory(replace(config.model, sparsity="none"), config.dataset, [])

@@ -1,12 +1,7 @@
 """The script that plants faults: every fault can be planted, and what it says of some."""
 
-import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-import pytest
 from conftest import GONE, ROOT
 
 from scripts.mutants import Fault, faults, planted
@@ -36,14 +31,6 @@ def test_every_fault_can_be_planted_and_its_test_is_there() -> None:
     assert len(here) >= 20 and {fault.name: wrong(fault) for fault in here if wrong(fault)} == {}
 
 
-def test_a_snippet_that_is_gone_or_stands_twice_is_told() -> None:
-    fault = Fault("x", "", "file.py", (("a = 1", "a = 2"), ("b", "c")), "")
-    assert planted(fault, "a = 1; b") == "a = 2; c"
-    for text in ("a = 3; b", "a = 1; a = 1; b", "a = 1"):
-        with pytest.raises(ValueError, match=r"stands [02] times in file\.py"):
-            planted(fault, text)
-
-
 def test_faults_that_are_drawn_change_one_place_and_are_found_again_below_other_lines() -> None:
     text = (ROOT / "skipbench/methods/swift.py").read_text()
     found = faults_of("swift.py", text)
@@ -55,30 +42,3 @@ def test_faults_that_are_drawn_change_one_place_and_are_found_again_below_other_
     for fault in found:
         compile(wrong := drawn(text, fault), "swift.py", "exec")
         assert drawn(moved, again[named(fault)]) == f"é = 'é'\n{wrong}"
-
-
-@pytest.mark.slow
-def test_faults_are_caught_and_survivors_are_told(tmp_path: Path) -> None:
-    """One that its test sees, one that changes nothing, and one whose snippet is gone."""
-    given = tmp_path / "faults.toml"
-    seen = next(fault for fault in FAULTS if fault.name == "threshold-sign")
-    harmless = ("self.rounds += 1\n", "self.rounds += 1  # harmless\n")
-    edits = {"seen": seen.edits[0], "harmless": harmless, "gone": ("not there", "")}
-    given.write_text(
-        "\n".join(
-            f"[{name}]\nwhat = 'x'\nfile = {seen.file!r}\ntest = {seen.test!r}\n"
-            f"old = {json.dumps(old)}\nnew = {json.dumps(new)}"
-            for name, (old, new) in edits.items()
-        )
-    )
-    words = [sys.executable, "scripts/mutants.py", "--faults", str(given)]
-
-    def run(*more: str) -> tuple[int, list[str]]:
-        done = subprocess.run([*words, *more], cwd=ROOT, capture_output=True, text=True)
-        return done.returncode, done.stdout.splitlines()
-
-    status, table = run("--only", "seen")
-    assert status == 0 and table[-1] == "caught 1 of 1"
-    status, table = run()
-    assert status == 1 and table[-1] == "caught 1 of 3"
-    assert "SURVIVES" in table[1] and "NOT PLANTED: stands 0 times" in table[2]

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pandas
 import pytest
 from conftest import ROOT
 
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.paper import paper_table
-from skipbench.runs.provenance import PROTOCOLS, Provenance
+from skipbench.runs.provenance import PROTOCOLS
 
 PAGE = ROOT / "docs/protocol.md"
 
@@ -24,11 +23,6 @@ def test_the_page_is_that_of_its_version() -> None:
     assert int(version) == max(PROTOCOLS) and len(text.splitlines()) <= 120
     digest = hashlib.sha256(PAGE.read_bytes()).hexdigest()
     assert PROTOCOLS[int(version)] == digest, "a changed protocol is a new version"
-
-
-def test_a_run_names_it_and_an_old_record_need_not() -> None:
-    assert Provenance.here().protocol == max(PROTOCOLS)
-    assert msgspec.json.decode(b'{"commit": "0123abc"}', type=Provenance).protocol is None
 
 
 def as_published(rows: pandas.DataFrame) -> pandas.DataFrame:
