@@ -60,8 +60,6 @@ def load_model(
 def check_model(model: Model, engine: Engine) -> None:
     """Refuses a model as `load_model`, before its weights are read, by its path first."""
     check_access(model.path, model.revision, model.gated)
-    if engine.threads < 1:
-        raise SkipbenchError(f"{engine.threads=}; wanted 1 or more")
     if (wrong := _wrong_device(model.device)) is not None:
         raise SkipbenchError(f"model.device={model.device}{wrong}")
     if model.sparsity != "none":

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 from msgspec import Meta, Struct
 
 from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.config.configurable import Positive, PositiveFloat
 from skipbench.config.derived import model_words
 
 T = TypeVar("T")
@@ -21,14 +22,11 @@ GROUPS = (
 CHOSEN_BY = {group: group for group in GROUPS} | {"stop": "stop@method.stop"}
 """By group, the key that takes one of its choices."""
 
-AboveZero = Annotated[float, Meta(gt=0, title="a number above 0")]
-OneOrMore = Annotated[Annotated[int, Meta(ge=1)] | None, Meta(title="a number of 1 or more")]
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Over = Annotated[str, "a method, such as swift: paired ratios to it, with intervals"]
 Minutes = Annotated[
-    AboveZero | None,
-    Meta(title="a number above 0"),
+    PositiveFloat | None,
     "after which no prompt begins; the same command goes on",
 ]
 Json = Annotated[bool, "results for machines"]
@@ -91,7 +89,7 @@ class Prompted(Loaded):
     method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
     system: Annotated[str | None, "the system message"] = None
     stop: Annotated[str | None, "a text before which the answer ends"] = None
-    max_new_tokens: Annotated[OneOrMore, "maximum length of an answer"] = None
+    max_new_tokens: Annotated[Positive | None, "maximum length of an answer"] = None
     chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
         "auto"
     )

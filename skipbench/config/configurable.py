@@ -3,10 +3,9 @@
 import copy
 import dataclasses
 import functools
-import math
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
@@ -20,12 +19,14 @@ Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 """0 to 1."""
-PositiveFloat = Annotated[float, Meta(gt=0)]
+PositiveFloat = Annotated[float, Meta(gt=0, title="a number above 0")]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 TwoOrMore = Annotated[int, Meta(ge=2)]
 File = Annotated[str, Meta()]
 """A file, or a checkpoint: its content is part of what a run is known by."""
 T = typing.TypeVar("T")
+GIVEN_BY_CODE = ("layers", "node", "search_dataset")
+"""Fields that code sets; they are no keys."""
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +75,22 @@ def _struct_of(kind: Any) -> Any:
     return next((k for k in (kind, *typing.get_args(kind)) if isinstance(k, type)), object)
 
 
+def kind_of(node: Mapping[str, Any], kinds: Sequence[Any]) -> Any:
+    """Of these settings the kind with the most keys, all of which the node has; else the first."""
+    none = {"node", "variants"}  # which no composed node has
+    fits = [kind for kind in kinds if {*kind.__struct_fields__} - none <= node.keys()]
+    return max(fits, key=lambda kind: len(kind.__struct_fields__), default=kinds[0])
+
+
+class Decoding(Settings, frozen=True):
+    temperature: Annotated[float, Meta(ge=0, le=1e308, title="a finite number, 0 or more")] = 0.0
+    """0 decodes greedily; above 0 is speculative sampling at that temperature."""
+    top_p: PositiveShare = 1.0
+    """Nucleus sampling: the smallest set of tokens with this probability; 1 keeps all."""
+    top_k: Natural = 0
+    """Samples among the k most likely tokens; 0 keeps all."""
+
+
 class Stateful:
     """Base of everything that learns from prompt to prompt."""
 
@@ -108,7 +125,7 @@ class Configurable(Stateful):
     2
     >>> Repeat(init="first")
     Traceback (most recent call last):
-    skipbench.errors.SkipbenchError: Repeat: init='first'; wanted init of last or prompt
+    skipbench.errors.SkipbenchError: Repeat: init=first; wanted last or prompt
     """
 
     def __init_subclass__(cls, kw_only: bool = True) -> None:
@@ -118,14 +135,10 @@ class Configurable(Stateful):
 
     def __post_init__(self) -> None:
         for name, kind in _bounds(type(self)).items():  # type: ignore[arg-type]  # mypy: no class is hashable
-            value = getattr(self, name)
             try:
-                setattr(self, name, msgspec.convert(value, kind))
-            except msgspec.ValidationError as error:
-                text = str(error).removeprefix("Expected ").replace("`", "")
-                wanted = text if "array" in text else in_words(kind) or text
-                message = f"{self.label}: {name}={value!r}; wanted {name} of {wanted}"
-                raise SkipbenchError(message) from error
+                setattr(self, name, typed(getattr(self, name), cast(Any, kind), name))
+            except SkipbenchError as error:
+                raise SkipbenchError(f"{self.label}: {error}") from error
 
     @property
     def label(self) -> str:
@@ -145,15 +158,6 @@ def _bounds(cls: Any) -> dict[str, object]:
     given = [f.name for f in dataclasses.fields(cls) if f.init]
     objects = {n for n in given if isinstance(kinds[n], type) and kinds[n].__module__ != "builtins"}
     return {name: kinds[name] for name in given if name not in objects}
-
-
-def check_decoding(temperature: float, top_p: float, top_k: int) -> None:
-    """Raises SkipbenchError for a value out of range; NaN is in none."""
-    if not 0 <= temperature < math.inf or not 0 < top_p <= 1 or top_k < 0:
-        raise SkipbenchError(
-            f"decoding: {temperature=}, {top_p=}, {top_k=}; wanted a finite temperature >= 0, 0 < "
-            "top_p <= 1, top_k >= 0 (0: off)"
-        )
 
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

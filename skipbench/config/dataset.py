@@ -8,7 +8,7 @@ import msgspec
 from omegaconf import II, MISSING
 
 from skipbench.config.build import instantiate
-from skipbench.config.configurable import Settings, typed
+from skipbench.config.configurable import Natural, Positive, Settings, kind_of, typed
 
 Truncate = Literal["refuse", "left", "end"]
 """A prompt that does not fit: `refuse` it, cut its `left` end off, or its `end` but `keep`."""
@@ -17,8 +17,6 @@ Chat = Literal["none", "auto", "template", "vicuna"]
 CHATS = get_args(Chat)
 FORM = ("max_new_tokens", "truncate", "keep", "reserve", "context", "chat", "thinking")
 """Keys of a dataset that decide how a row becomes token ids."""
-HIDDEN = ("node", "variants")
-"""Keys that a node does not have, once it is composed."""
 
 
 class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
@@ -30,7 +28,7 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
     """Its name in records and tables."""
     scorer: str = "none"
     """How completions are scored: rouge, bleu, exact match, pass@k, or none."""
-    max_new_tokens: int = 128
+    max_new_tokens: Positive = 128
     """Most tokens to decode per prompt."""
     truncate: Truncate = "refuse"
     """What happens to a prompt that does not fit."""
@@ -51,12 +49,9 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
 
     @staticmethod
     def of(node: Mapping[str, Any]) -> "DatasetConfig":
-        """The dataset of a node, of the kind with the most keys, all of which the node has. Raises
-        SkipbenchError for a value of another type.
-        """
-        kinds = [k for k in KINDS if {*k.__struct_fields__} - {*HIDDEN} <= node.keys()]
-        kind = max(kinds, key=lambda kind: len(kind.__struct_fields__), default=DatasetConfig)
-        made = typed({k: v for k, v in node.items() if k != "node"}, kind, "dataset")
+        """The dataset of a node. Raises SkipbenchError for a value of another type."""
+        plain = {k: v for k, v in node.items() if k != "node"}
+        made: DatasetConfig = typed(plain, kind_of(node, KINDS), "dataset")
         plain = msgspec.to_builtins(made)
         return msgspec.structs.replace(made, node={k: plain.get(k, v) for k, v in node.items()})
 
@@ -173,7 +168,7 @@ class HubDataset(DatasetConfig, frozen=True):
     variants: dict[str, dict[str, Any]] = MISSING
     """By name: the values of the keys below as one paper has them."""
     scorer: str = II("variant:scorer,none")
-    max_new_tokens: int = II("variant:max_new_tokens")
+    max_new_tokens: Positive = II("variant:max_new_tokens")
     truncate: Truncate = II("variant:truncate,refuse")
     keep: Any = II("variant:keep,0")
     reserve: int = II("variant:reserve,0")
@@ -184,7 +179,7 @@ class HubDataset(DatasetConfig, frozen=True):
     seed: int = II("variant:seed,0")
     shuffle: bool = II("variant:shuffle,true")
     """Draws rows at random instead of in the order of the file."""
-    shots: int = II("variant:shots,0")
+    shots: Natural = II("variant:shots,0")
     """Solved examples before each prompt."""
     shots_split: str = "train"
     """Split of shots and of a search's prompts; the same as `split` where there is no other."""
@@ -248,7 +243,7 @@ class HumanEval(DatasetConfig, frozen=True):
     """Tasks; null takes all."""
     shuffle: bool = False
     """Draws rows at random instead of in the order of the file."""
-    samples_per_task: int = 1
+    samples_per_task: Positive = 1
     """Completions per task; 10 for pass@10."""
 
     def for_search(self, limit: int | None) -> DatasetConfig:
@@ -270,6 +265,6 @@ class OwnPrompts(Sampled, frozen=True):
 
 
 KINDS = (
-    *(MiniDataset, HubDataset, TinyStories, LongText, SpeedBench, SpecBench),
+    *(DatasetConfig, MiniDataset, HubDataset, TinyStories, LongText, SpeedBench, SpecBench),
     *(Stream, HumanEval, Sampled, OwnPrompts),
 )

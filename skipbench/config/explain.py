@@ -10,7 +10,7 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
 from skipbench.config.catalog import choices, groups, places
 from skipbench.config.nodes import nodes_here, unreadable
@@ -19,8 +19,6 @@ from skipbench.errors import SkipbenchError
 
 LIKE, APART = 0.55, 0.15
 """Likeness from which a known word is meant, and how much less than the nearest one's it may be."""
-OF_SCHEMAS = ("full_key", "object_type", "reference_type", "_")
-"""Beginnings of the lines in which OmegaConf names schemas."""
 
 
 def explain(error: Exception, overrides: list[str]) -> str:
@@ -32,7 +30,7 @@ def explain(error: Exception, overrides: list[str]) -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
-    whole, what = str(error), error.__cause__ or error
+    whole = str(error)
     if several := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.*)'", whole):
         return unreadable(several[1])
     if choice := re.search(r"Could not find '([\w/.-]+)/([\w.-]*)'", whole):
@@ -42,10 +40,6 @@ def explain(error: Exception, overrides: list[str]) -> str:
     if missing := re.search(r"Missing mandatory value: (\S+)", whole):
         name = missing[1] if "." in missing[1] else getattr(error, "full_key", missing[1])
         return f"{name} must be given, as in {name}=VALUE"
-    lines = [line for line in map(str.strip, str(what).splitlines()) if line]
-    text = " ".join(line for line in lines if not line.startswith(OF_SCHEMAS))
-    if isinstance(what, ValidationError) and (at := re.search(r"full_key: (\S+)", str(what))):
-        return f"{at[1]}: {text[0].lower()}{text[1:]}"
     known = known_keys([o for o in overrides if re.split("[=@]", o)[0] in groups()])
     for key in (override.partition("=")[0].lstrip("+~") for override in overrides):
         if key not in known and "@" not in key and not key.startswith("hydra"):
@@ -57,7 +51,7 @@ def explain(error: Exception, overrides: list[str]) -> str:
             return (
                 f"unknown key {key!r}.{did_you_mean(key, known)} Allowed here: {', '.join(beside)}"
             )
-    return text
+    return " ".join(str(error.__cause__ or error).split())
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

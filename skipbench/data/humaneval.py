@@ -21,8 +21,6 @@ def humaneval(
     """
     if prompt not in PROMPTS:
         raise SkipbenchError(f"dataset.prompt={prompt}; HumanEval has {', '.join(PROMPTS)}")
-    if samples_per_task < 1:
-        raise SkipbenchError(f"dataset.samples_per_task={samples_per_task}; wanted 1 or more")
     keys = ("prompt", "test", "entry_point")
     tasks = [
         Example(

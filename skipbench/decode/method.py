@@ -22,7 +22,7 @@ class Method(Configurable):
     ...         return Draft(tokens, steps=len(tokens))
     >>> Stutter(name="stutter", times=0)
     Traceback (most recent call last):
-    skipbench.errors.SkipbenchError: stutter: times=0; wanted times of 1 or more
+    skipbench.errors.SkipbenchError: stutter: times=0; wanted 1 or more
     """
 
     layers: int = 0

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from skipbench.config.configurable import check_decoding
+from skipbench.config.configurable import Decoding, typed
 from skipbench.config.extensions import optional
 
 
@@ -72,7 +72,8 @@ class Sampler:
     def __init__(
         self, temperature: float = 0.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0
     ) -> None:
-        check_decoding(temperature, top_p, top_k)
+        asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
+        typed(asked, Decoding, "decoding")
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.greedy = temperature == 0
         # On the host: one uniform number decides one token on every device alike.

@@ -25,7 +25,7 @@ class Space:
     With a `ratio`, strategies that read `size` skip that share of the model's sub-layers, or all
     free ones where these are fewer.
 
-    Raises SkipbenchError for a ratio outside 0 to 1, or a protected sub-layer that the model lacks.
+    Raises SkipbenchError for a protected sub-layer that the model lacks.
     """
 
     layers: int
@@ -33,8 +33,6 @@ class Space:
     protect: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        if self.ratio is not None and not 0 <= self.ratio <= 1:
-            raise SkipbenchError(f"search.ratio={self.ratio}; wanted 0 to 1, or null")
         DraftPlan.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
 
     @property

@@ -153,7 +153,7 @@ def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path)
         ({"logprobs": -1}, "logprobs=-1; wanted 0 to"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; wanted 1 or more"),
         ({"max_new_tokens": 9999}, "leaves no room"),
-        ({"temperature": -1.0}, "wanted a finite temperature"),
+        ({"temperature": -1.0}, "wanted a finite number"),
         ({"stop": ["", "b"]}, "leave it out"),
         ({"prompt": []}, "no messages"),
         ({"prompt": [{"content": "x"}]}, "wanted a dict with 'role'"),

@@ -97,7 +97,7 @@ def test_every_hub_model_is_described() -> None:
     assert set(MODELS) - set(models) == {"tiny", "planted"}
     for name, model in models.items():
         assert model.architecture is not None
-        if model.wheel is not None:
+        if model.path.startswith("${cache:"):
             continue
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", model.path), name
         assert re.fullmatch(r"[0-9a-f]{40}|main", str(model.revision)), name

@@ -200,19 +200,8 @@ def others(value: Any) -> list[Any]:
             return [value + 1, value + 0.25, value / 2]
         case list():
             return [[*value, 1], [*value, "x"], [*value, "int8"]]
-    names = [
-        "cuda",
-        "bfloat16",
-        "reference",
-        "int8",
-        "left",
-        "hub",
-        "max",
-        "bayes",
-        "random",
-        "template",
-    ]
-    return [f"{value}x", *names, "1/2", 7, 0.5, True, {"rows": 3}, {}]
+    names = ["cuda", "bfloat16", "reference", "int8", "left", "hub", "max", "bayes", "random"]
+    return [f"{value}x", *names, "template", "1/2", 7, 0.5, True, {"rows": 3}, {}]
 
 
 def settings(config: RunConfig) -> dict[str, Any]:

