@@ -147,30 +147,23 @@ def predict(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) ->
     verification for one pass, the best acceptance, and adaptation for nothing. What lies above it
     is out of reach of these prices. The low end takes the other side of each.
     """
-    if known.alpha is None:
-        found = _without_passes(machine, known, drafts)
-    elif known.M is not None:
-        found = _by_tokens(machine, known, drafts)
-    else:
-        found = _by_length(machine, known, drafts)
+    by = _by_length if known.M is None else _by_tokens
+    found = by(machine, known, drafts)
     low, value, high = found.speedup
     keep = 1 - drafts.adapting
     return found._replace(speedup=Range(low * keep, value * keep, high))
 
 
-def _without_passes(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
-    """Drafts from copies and guesses: `M / v`."""
-    assert known.M is not None
-    v, M = machine.v(drafts, 0), known.M
-    speedup = Range(M.low / v.high, M.value / v.value, M.high / v.low)
-    return Predicted(speedup, None, v, M.value, 0.0)
-
-
 def _by_tokens(machine: MachinePrices, known: PrintedAcceptance, drafts: Drafts) -> Predicted:
-    """By tokens per round: SWIFT Eq. 6 with the prices of a step and of a verification."""
-    assert known.M is not None and known.alpha is not None
+    """By tokens per round: SWIFT Eq. 6 with the prices of a step and of a verification; of copies
+    and guesses `M / v`.
+    """
+    assert known.M is not None
     M, alpha, c = known.M, known.alpha, machine.c(drafts)
-    assert c is not None
+    if alpha is None or c is None:
+        v = machine.v(drafts, 0)
+        speedup = Range(M.low / v.high, M.value / v.value, M.high / v.low)
+        return Predicted(speedup, None, v, M.value, 0.0)
     v = machine.v(drafts, gamma := steps_of(M.value, alpha.value))
     dear = machine.v(drafts, steps_of(M.low, alpha.low)).high
     speedup = Range(

@@ -26,6 +26,9 @@ NOTES = (
 )
 
 
+TERMS = "M", "alpha", "gamma", "c", "v", "context"
+
+
 class Line(NamedTuple):
     """A published speedup, and the predicted one where there is one."""
 
@@ -87,18 +90,7 @@ def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) 
     title = document.tables[name.rpartition("-")[2]].title
     keys = [key for key in ("model", "method", "temperature") if _differ(key, lines)]
     keys.append("subtask" if "subtask" in lines[0].printed.keys else "dataset")
-    names = (
-        "published",
-        "predicted",
-        "from, to",
-        "verdict",
-        "M",
-        "alpha",
-        "gamma",
-        "c",
-        "v",
-        "context",
-    )
+    names = "published", "predicted", "from, to", "verdict", *TERMS
     columns = [Head(key, kind="label") for key in keys] + [Head(n) for n in names]
     sources: dict[str, int] = {}
     rows = [_table_row(line, keys, document, sources) for line in lines]
@@ -127,7 +119,7 @@ def _differ(key: str, lines: Sequence[Line]) -> bool:
 def _table_row(
     line: Line, keys: Sequence[str], document: Paper, sources: dict[str, int]
 ) -> TableRow:
-    printed, found = line.printed, line.found
+    printed, record = line.printed, record_of(line)
     source = line.cell.known.source if line.cell and line.cell.known else None
     source = source or UNKNOWN.get(printed.method)
     mark = sources.setdefault(source, len(sources) + 1) if source else None
@@ -139,27 +131,22 @@ def _table_row(
     low, value, high = line.speedup
     cells += [TableCell(f"{value:.2f}x", mark=mark), TableCell(f"{low:.2f}, {high:.2f}")]
     cells += [TableCell(line.verdict, bold=line.verdict.startswith("out"))]
-    terms = [None] * 6 if found is None else _terms(line, found)
+    terms = [record[name] for name in TERMS]
     cells += [TableCell(MISSING if n is None else f"{round(n, 3):.5g}") for n in terms]
     return TableRow((*labels, *cells))
 
 
-def _terms(line: Line, found: Predicted) -> list[float | None]:
-    """M, alpha, gamma, c, v and the context of the likely value."""
-    alpha = line.cell.known.alpha if line.cell and line.cell.known else None
-    passes = found.gamma if found.c else None
-    context = line.cell.drafts.context if line.cell and line.cell.drafts else None
-    c = found.c.value if found.c else None
-    return [found.M, alpha and alpha.value, passes, c, found.v.value, context]
-
-
 def record_of(line: Line) -> dict[str, Any]:
-    """The line, unrounded."""
+    """The line, unrounded, with what the likely value follows from."""
     record: dict[str, Any] = {**line.printed.keys, "published": line.printed.value}
     low, value, high = line.speedup or (None, None, None)
     record |= {"predicted": value, "predicted_low": low, "predicted_high": high}
-    terms = _terms(line, line.found) if line.found else [None] * 6
-    record |= dict(zip(("M", "alpha", "gamma", "c", "v", "context"), terms, strict=True))
+    record |= dict.fromkeys(TERMS)
+    if (found := line.found) and (cell := line.cell):
+        alpha, context = cell.known and cell.known.alpha, cell.drafts and cell.drafts.context
+        record |= {"M": found.M, "alpha": alpha and alpha.value, "v": found.v.value}
+        record |= {"gamma": found.gamma, "c": found.c.value} if found.c else {}
+        record |= {"context": context}
     return record | {"verdict": line.verdict}
 
 

@@ -9,7 +9,6 @@ alone.
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +20,6 @@ from skipbench.runs.provenance import cpu_flags
 
 MOST_ROWS = 64  # of every kernel, in the order of additions of one row; with tiles more
 MOST_WITH_TILES, MOST_INPUTS = 384, 600_000  # rows, and rows times inputs: x stays in the L2 cache
-Product = Callable[[Tensor], Tensor]
-Sum = Callable[[Tensor, Tensor], Tensor]
 Native = tuple[int | None, int]
 
 
@@ -61,7 +58,7 @@ def most_rows(kernel: str, inputs: int) -> int:
 
 
 class FewRows:
-    """`x [T, in] -> [T, out]`, and the same added to a residual, rounded once."""
+    """`x [T, in] -> [T, out]`, and the same added to a residual [T, out], rounded once."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kernel: str) -> None:
         """
@@ -94,10 +91,6 @@ class FewRows:
         before = None if residual is None else residual.data_ptr()
         self._function(self._at, y.data_ptr(), before, x.data_ptr(), rows)
         return y
-
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        """`residual` [T, out] + product; neither argument changes."""
-        return self(x, residual)
 
     def _many_rows(self, x: Tensor) -> Tensor:
         if not self._widens:

@@ -99,7 +99,7 @@ def test_it_is_the_linear_function_rounded_once(
     for rows in range(1, 21):
         for found, right in (
             (product(x[:rows]), wanted[:rows]),
-            (product.added(residual[:rows], x[:rows]), wanted[:rows] + residual[:rows].double()),
+            (product(x[:rows], residual[:rows]), wanted[:rows] + residual[:rows].double()),
         ):
             rounding = right.abs() * torch.finfo(dtype).eps / 2
             assert ((found.double() - right).abs() <= rounding + in_float32[:rows]).all()
@@ -118,16 +118,15 @@ def test_a_row_has_the_same_bits_in_any_company(
     weight, bias, x, residual = operands(*shape, most, kernel[1])
     product = FewRows(weight, bias, name)
     plain = torch.cat([product(row) for row in x.split(1)])
-    summed = torch.cat(
-        [product.added(*pair) for pair in zip(residual.split(1), x.split(1), strict=True)]
-    )
+    pairs = zip(x.split(1), residual.split(1), strict=True)
+    summed = torch.cat([product(*pair) for pair in pairs])
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
             for rows in (*range(1, 17), 40, most):
                 assert torch.equal(product(x[-rows:]), plain[-rows:])
-                assert torch.equal(product.added(residual[:rows], x[:rows]), summed[:rows])
+                assert torch.equal(product(x[:rows], residual[:rows]), summed[:rows])
     finally:
         torch.set_num_threads(threads)
 
@@ -138,10 +137,10 @@ def test_rows_with_gaps_and_many_rows() -> None:
     product = FewRows(weight, bias, kernel)
     apart, held = torch.cat([x, x], 1)[:9, :64], torch.cat([residual, residual], 1)[:9, :48]
     assert not apart.is_contiguous() and torch.equal(product(apart), product(x[:9]))
-    assert torch.equal(product.added(held, apart), product.added(residual[:9], x[:9]))
+    assert torch.equal(product(apart, held), product(x[:9], residual[:9]))
     wanted = torch.nn.functional.linear(x, weight, bias)
     torch.testing.assert_close(product(x), wanted, rtol=0.02, atol=0.05)
-    torch.testing.assert_close(product.added(residual, x), residual + wanted, rtol=0.02, atol=0.05)
+    torch.testing.assert_close(product(x, residual), residual + wanted, rtol=0.02, atol=0.05)
 
 
 def test_a_strict_product_of_more_rows_is_taken_in_parts() -> None:
@@ -231,7 +230,7 @@ def test_an_mlp_in_tiles_has_every_bit_of_its_two_products(width: int, inner: in
     for rows in (2, 16, 17, 33, 70):
         x, y = torch.randn(rows, width).to(BF16), torch.empty(rows, width, dtype=BF16)
         both(first.native[1], second.native[1], *(t.data_ptr() for t in (y, x, x)), rows)
-        assert torch.equal(y, second.added(x, silu(first(x)))), rows
+        assert torch.equal(y, second(silu(first(x)), x)), rows
 
 
 def test_an_mlp_with_a_bias_or_odd_sizes_keeps_its_two_products() -> None:
