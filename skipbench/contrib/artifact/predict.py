@@ -16,8 +16,9 @@ that of the best `gamma`.
 """
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from skipbench.config.architecture import Shape
 from skipbench.config.hardware import Hardware
