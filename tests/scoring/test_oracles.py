@@ -28,16 +28,16 @@ GSM8K = [  # text, read here, by math-verify, by lm-eval's flexible-extract
     ("the codec utf-8", "8", NONE, "-8"),
     ("Total: 3,4", "4", "3.4", "34"),
 ]
-AIME = [  # text, read here, by math-verify, whether lm-eval's task aime takes what is read here
-    (r"It is $\boxed{204}$.", "204", "204", True),
-    (r"so $\boxed{336^\circ}$", "336", "336", True),
-    (r"$\boxed{x = 5}$", "5", "5", True),
-    (r"$\boxed{1,200 \text{ km}}$", "1200", "1200", False),
-    (r"$\boxed{073}$", "73", "73", False),
-    (r"$\boxed{240.0}$", "240", "240", False),
-    (r"$\boxed{\frac{408}{2}}$", NONE, "204", False),  # nothing is computed here
-    (r"the answer is 204", NONE, "204", False),  # nor read without a box
-    (r"$\boxed{12}$, no, $\boxed{13}$", "13", "13", True),
+AIME = [  # text, read here, by math-verify
+    (r"It is $\boxed{204}$.", "204", "204"),
+    (r"so $\boxed{336^\circ}$", "336", "336"),
+    (r"$\boxed{x = 5}$", "5", "5"),
+    (r"$\boxed{1,200 \text{ km}}$", "1200", "1200"),
+    (r"$\boxed{073}$", "73", "73"),
+    (r"$\boxed{240.0}$", "240", "240"),
+    (r"$\boxed{\frac{408}{2}}$", NONE, "204"),  # nothing is computed here
+    (r"the answer is 204", NONE, "204"),  # nor read without a box
+    (r"$\boxed{12}$, no, $\boxed{13}$", "13", "13"),
 ]
 CASES = [("gsm8k", *case) for case in GSM8K] + [("aime", *case) for case in AIME]
 
@@ -68,10 +68,3 @@ def test_what_lm_eval_reads(text: str, number: str) -> None:
     assert (Decimal(plain) if plain.strip("[invald]") else NONE) == (
         NONE if number == NONE else Decimal(number)
     )
-
-
-@pytest.mark.parametrize(("text", "number", "_", "taken"), AIME)
-def test_what_lm_eval_takes_in_a_box(text: str, number: str, _: str, taken: bool) -> None:
-    aime: Any = pytest.importorskip("lm_eval.tasks.aime.utils")
-    answer = "204" if number == NONE else number
-    assert aime.process_results({"answer": answer}, [text])["exact_match"] == taken

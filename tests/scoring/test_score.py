@@ -12,7 +12,6 @@ import pytest
 from conftest import ROOT, rest_slow
 from msgspec.structs import replace
 
-from skipbench.bench import arm as bench_arm
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
@@ -122,12 +121,6 @@ def test_the_model_is_not_there_when_code_is_executed(tmp_path: Path) -> None:
     assert "differ on 1 of 1 samples, first a" in done.stdout
 
 
-def test_the_run_executes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not hasattr(bench_arm, "run_program")
-    for path in ("bench/arm.py", "scoring/scorers.py"):
-        assert "sandbox" not in (ROOT / "skipbench" / path).read_text()
-
-
 def test_equal_programs_are_executed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Mock(side_effect=judged)
     monkeypatch.setattr(execute, "run_program", run)
@@ -168,14 +161,6 @@ def test_corpus_scores_join_others(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = overlap.corpus_scored("length", Metrics(), run.turns, run.arm, run.texts)
     assert means(found) == ({"length": 4.0}, {"length": 6.0}) and found.score is not None
     assert found.score.by["half"]["1"] == GroupScores(means={"length": 4.0}, samples=1)
-
-
-def test_nothing_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = run_folder(tmp_path, {"a": ("x", "x")}, scorer="math")
-    before = (folder / "metrics.json").read_text()
-    dispatch(["score", str(folder)])
-    assert "nothing to execute" in capsys.readouterr().out
-    assert (folder / "metrics.json").read_text() == before
 
 
 def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

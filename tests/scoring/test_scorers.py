@@ -1,18 +1,13 @@
 """The scorers, by hand and on completions as models write them, which answers.yaml holds."""
 
-import itertools
-import json
 import signal
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import SHARED, rest_slow
 from msgspec.structs import replace
-from recorded import NEEDS_RECORDS
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Texts
@@ -44,11 +39,6 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-def shared(name: str) -> list[dict[str, Any]]:
-    lines = (SHARED / "data" / f"{name}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 @pytest.mark.parametrize("scorer", PAPERS)
 def test_a_right_answer_scores_full_and_an_answer_to_another_task_does_not(scorer: str) -> None:
     reference, completion = PAPERS[scorer]
@@ -60,25 +50,18 @@ def test_a_right_answer_scores_full_and_an_answer_to_another_task_does_not(score
 
 
 @pytest.mark.parametrize("scorer", PAPERS)
-@pytest.mark.parametrize("completion", GARBAGE)
-def test_garbage_scores_nothing_and_is_no_error(scorer: str, completion: str) -> None:
+def test_garbage_scores_nothing_and_is_no_error(scorer: str) -> None:
     others = {"rouge": {"summary": "Rain fell."}, "bleu": {"translation": "Rain fell"}}
     reference = others.get(scorer, PAPERS[scorer][0])
-    assert set(score(scorer, completion, "", reference).values()) == {0.0}
+    for completion in GARBAGE:
+        assert set(score(scorer, completion, "", reference).values()) == {0.0}, completion
 
 
 PIECES = ["\\boxed{", "answer is ", "1,", "{", "\n", "(", "#### ", "A "]
 
 
-# The two of n-grams split words, and search for no pattern: one piece shows it.
-@pytest.mark.parametrize(
-    ("piece", "scorer"),
-    rest_slow(
-        itertools.product(PIECES, PAPERS),
-        lambda case: case[1] not in ("rouge", "bleu") or case[0] == "A ",
-    ),
-)
-def test_a_loop_of_a_piece_takes_no_time(scorer: str, piece: str) -> None:
+@pytest.mark.parametrize("scorer", PAPERS)
+def test_a_loop_of_a_piece_takes_no_time(scorer: str) -> None:
     """A pattern that backtracks over all of it would take hours of CPU; this is no timing."""
 
     def stop(*_: object) -> None:
@@ -86,8 +69,9 @@ def test_a_loop_of_a_piece_takes_no_time(scorer: str, piece: str) -> None:
 
     signal.signal(signal.SIGVTALRM, stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, 60)
-    try:
-        score(scorer, piece * 30_000, "", PAPERS[scorer][0])
+    try:  # the two of n-grams split words, and search for no pattern: one piece shows it
+        for piece in PIECES[-1:] if scorer in ("rouge", "bleu") else PIECES:
+            score(scorer, piece * 30_000, "", PAPERS[scorer][0])
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
@@ -236,20 +220,6 @@ def test_bleu_by_hand() -> None:
     assert bleu("the cat", "the cat sat down") == pytest.approx(100 * 2.718281828459045**-1)
 
 
-@pytest.mark.parametrize(
-    ("completion", "low", "high"),
-    [
-        ("the cat sat on the mat .", 70, 99),  # case counts
-        ("English: The cat sat on the mat .", 60, 90),
-        ("The cat sat on the mat . Note: a literal translation", 30, 70),
-        ("Die Katze lag auf einer Matte", 0, 0),
-        ("", 0, 0),
-    ],
-)
-def test_bleu_of_other_texts(completion: str, low: float, high: float) -> None:
-    assert low <= bleu(completion, "The cat sat on the mat .") <= high
-
-
 def test_corpus_bleu_pools_its_counts() -> None:
     texts = [("the cat sat on a mat", "the cat sat on the mat"), ("b c d e", "b c d e")]
     rows = [
@@ -264,60 +234,3 @@ def test_corpus_bleu_pools_its_counts() -> None:
         assert corpus_scores(scorer, texts_of, "x") == {}
     with pytest.raises(SkipbenchError, match="has translation="):
         corpus_scores("bleu", [replace(rows[0], reference={})], "x")
-
-
-Row = dict[str, Any]
-REAL: dict[str, tuple[str, Callable[[Row], Row], Callable[[Row], str]]] = {
-    "gsm8k": (
-        "gsm8k_test",
-        lambda row: {"answer": row["answer"].rpartition("####")[2].strip()},
-        lambda row: f" {row['answer']}\n\nQuestion: {row['question']}\nAnswer: #### -1",
-    ),
-    "mmlu-pro": (
-        "mmlu_pro",
-        lambda row: {"answer": row["answer"]},
-        lambda row: (
-            f" {row['options'][row['answer_index']]}. The answer is "
-            f"({row['answer']}).\n\nQuestion: {row['question']}"
-        ),
-    ),
-    "nq": (
-        "natural_questions_open",
-        lambda row: {"answers": row["answer"]},
-        lambda row: f" {row['answer'][-1]}\n\nQ: {row['question']}",
-    ),
-    "rouge": (
-        "cnn_dailymail",
-        lambda row: {"summary": row["highlights"]},
-        lambda row: f" {row['highlights']}\nArticle: {row['article']}",
-    ),
-    "bleu": (
-        "wmt14_de_en",
-        lambda row: {"translation": row["translation"]["en"]},
-        lambda row: f" {row['translation']['en']}\nGerman: {row['translation']['de']}",
-    ),
-}
-
-
-@NEEDS_RECORDS
-@pytest.mark.parametrize("scorer", REAL)
-def test_real_rows_score_full_on_their_own_answer_only(scorer: str) -> None:
-    name, reference, answer = REAL[scorer]
-    rows = shared(name)
-    full = 100 if scorer == "bleu" else 1
-    for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
-        wanted = reference(row)
-        assert set(score(scorer, answer(row), "", wanted).values()) == {full}, row
-        if reference(other) != wanted:
-            assert min(score(scorer, answer(other), "", wanted).values()) < 0.3 * full, (row, other)
-
-
-@NEEDS_RECORDS
-def test_real_answers_of_gsm8k_without_their_mark() -> None:
-    # Their last sentence names the answer as its last number in most rows: a rule that loses more
-    # is wrong.
-    right = 0
-    for row in shared("gsm8k_test"):
-        body, _, answer = row["answer"].rpartition("\n####")
-        right += int(score("gsm8k", f" {body}", "", {"answer": answer.strip()})["exact"])
-    assert 80 <= right <= 100
