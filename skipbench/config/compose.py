@@ -146,6 +146,9 @@ def to_run_config(config: DictConfig) -> RunConfig:
     if config.search.own and plain["method"].get("skip") == "stored":
         plain["search_dataset"] = _without_variants(_search_dataset(config, plain))
     plain["method"] = _checked(plain["method"], "method")
+    if "devices" in (plain["hardware"] or ()):
+        places = "|".join(catalog.places())
+        raise SkipbenchError(f"this hardware is a datasheet, for predict; a run takes {places}")
     kept = {str(k): _without_variants(v) for k, v in plain.items() if k not in OURS}
     run = RunConfig.from_dict(kept)
     return msgspec.structs.replace(run, model=derived(run.model))
