@@ -53,7 +53,7 @@ class Covered:
 
     def draw(self, seed: int, count: int) -> list[Fault]:
         by_line: dict[tuple[str, int], list[Fault]] = {}
-        for path in sorted(self.data.measured_files()):
+        for path in sorted(p for p in self.data.measured_files() if p.endswith(".py")):
             lines = self.data.contexts_by_lineno(path)
             file = str(Path(path).relative_to(self.tree))
             for fault in faults_of(file, self.text(file)):
@@ -95,6 +95,7 @@ def collect(folder: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
     paths = [str(tree), str(ROOT / "scripts"), os.environ.get("PYTHONPATH", "")]
     own = {"HOME": str(home), "LINES_OF_TESTS": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    own["OC_CAUSE"] = "0"  # else OmegaConf, where lines are traced, chains errors in a circle
     words = ["-n", "0", "-q", "-p", "lines_of_tests", "-p", "no:cacheprovider"]
     subprocess.run([sys.executable, "-m", "pytest", *words], cwd=tree, env=os.environ | own)
 
