@@ -10,7 +10,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from skipbench.cli.commands import Status
+from skipbench.cli.experiments import cells_asked
+from skipbench.cli.parser import parse
+from skipbench.config.catalog import choices
 from skipbench.config.paths import PACKAGE
+from skipbench.experiments.plan import once
+from skipbench.launch.status import with_states
+from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import VANILLA, Arm, Divergence, Round, Seconds, Texts, Turn
@@ -80,6 +87,12 @@ def make_run(
     store.status("done")
     store.close()
     return folder
+
+
+def survey(name: str, words: list[str]) -> list[Cell]:
+    """The cells of an experiment with their states."""
+    (cells,) = cells_asked(parse(Status, [name, *words]), choices("experiment")).values()
+    return with_states(once(cells))
 
 
 def interrupt(folder: Path, turns: int) -> None:

@@ -96,13 +96,6 @@ def test_a_folder_is_refused_before_its_weights_are_read(
     assert says in text and "\n" not in text
 
 
-def test_pickled_weights_are_named(tmp_path: Path) -> None:
-    made = folder(tmp_path, "*.safetensors")
-    (made / "pytorch_model.bin").write_bytes(b"")
-    words = [f"model.path={made}", "model=path", f"results={tmp_path}", "dry_run=true"]
-    assert "model.allow_pickle=true" in told(*words)
-
-
 def test_the_sizes_of_a_folder_are_those_of_its_weights() -> None:
     model = compose(["model=tiny"]).model
     shape = sized(model).architecture
@@ -149,15 +142,3 @@ def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:
     lm, tokenizer = load_model(model, cell.config.engine)
     assert prompts is not None and context_of(model) == lm.max_positions
     assert [p.ids for p in prompts] == [tokenizer.encode(one.prompt) for one in cell.examples]
-
-
-@pytest.mark.slow
-def test_a_sweep_and_a_table_for_machines(tmp_path: Path, skipbench: Command) -> None:
-    results = f"results={tmp_path}"
-    done = skipbench("-m", "method=uniform,middle", *SMALL[1:], results, "--json")
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["label"] for line in lines] == ["method=uniform", "method=middle"]
-    assert all(line["metrics"]["lossless"]["identical"] == 2 for line in lines)
-    table = skipbench("table", "swift-table1", results, "--json")
-    assert json.loads(table.stdout) and "written: " in table.stderr

@@ -46,12 +46,6 @@ def test_little_is_imported(code: str, without: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
-def test_names_are_found_when_they_are_used() -> None:
-    assert skipbench.__version__ and callable(skipbench.load)
-    with pytest.raises(AttributeError, match="no attribute 'nope'"):
-        _ = skipbench.nope
-
-
 @pytest.mark.parametrize(
     "method", rest_slow(["prompt-lookup", "swift", "knapspec"], "swift".__eq__)
 )
@@ -62,11 +56,6 @@ def test_every_method_gives_vanillas_tokens(tiny: LanguageModel, method: str) ->
     assert (answer.method, vanilla.accepted, vanilla.drafted) == (method, 0, 0)
     assert answer.accepted > 0 and answer.rounds == vanilla.rounds - answer.accepted
     assert answer.tokens_per_s > 0 and 0 < answer.first_token_s < answer.seconds
-
-
-def test_a_stop_rule_of_one_method_is_not_anothers() -> None:
-    swift = skipbench.load("tiny", "swift", overrides=["stop@method.stop=fixed", "method.window=8"])
-    assert swift.with_method("vanilla").config.method.name == "vanilla"
 
 
 def test_a_stream_adds_up_to_the_answer(tiny: LanguageModel) -> None:
@@ -95,20 +84,6 @@ def test_a_stop_string_may_lie_across_pieces() -> None:
         for p in stops.add(Piece(text, (1,)))
     ]
     assert "".join(shown) == "a\n\nUsing" and stops.stopped_by == "\n\nUser:"
-
-
-def test_seeds_decide_samples(tiny: LanguageModel) -> None:
-    lookup = tiny.with_method("prompt-lookup")
-
-    def sample(seed: int) -> list[int]:
-        return lookup.generate(STORY, 24, temperature=1.0, top_p=0.95, seed=seed).tokens
-
-    assert sample(1) == sample(1) != sample(2)
-
-
-def test_messages_without_a_template_are_plain_text(tiny: LanguageModel) -> None:
-    said = [{"role": "system", "content": "Be short."}, {"role": "user", "content": STORY}]
-    assert tiny.generate(said, 8).tokens == tiny.generate(f"Be short.\n\n{STORY}", 8).tokens
 
 
 def test_a_method_of_ones_own_decodes(tiny: LanguageModel) -> None:

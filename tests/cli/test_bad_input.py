@@ -15,7 +15,6 @@ from skipbench.config import catalog
 from skipbench.config.compose import compose
 from skipbench.decode.sampling import Sampler
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.row import run_cell
 
 SETTINGS = [
     ("methdo=swift", "Did you mean method"),
@@ -72,26 +71,6 @@ def test_settings(words: str, says: str) -> None:
     start = [] if "method=" in words else ["method=uniform"]
     with pytest.raises(SkipbenchError, match=says):
         compose([*start, *words.split()]).method.factory()(layers=12)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("limit=0", "1 or more"),
-        ("dataset.max_new_tokens=5000", "context of 1024"),
-        ("engine.threads=0", "1 or more"),
-        ("model.device=cuda", "model.device=cpu"),
-        ("model=path model.path=/no/such/folder", "neither a folder, nor a .gguf file"),
-        ("dataset=tinystories dataset.prompt=clasp", "tinystories has: swift, plain"),
-        ("dataset=tinystories dataset.path=/no/such.jsonl", "no/such.jsonl"),
-        ("results=file", "results="),
-    ],
-)
-def test_cell(words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("file").touch()
-    with pytest.raises(SkipbenchError, match=says):
-        run_cell(compose(["method=uniform", "limit=1", "engine.warmup=0", *words.split()]))
 
 
 @pytest.mark.parametrize("values", [
@@ -239,13 +218,6 @@ def test_a_mistake_is_told_in_one_line_on_every_route(
     (line,) = told
     assert line.startswith("error: ") and line.count("\n") == 1 and says in line
     assert "Traceback" not in line and "HYDRA_FULL_ERROR" not in line
-
-
-def test_an_experiment_without_a_cell_is_refused(tmp_path: Path, skipbench: Command) -> None:
-    words = "experiment=swift-table8", "scale=embedded", "models=nope"
-    done = skipbench(*words, f"results={tmp_path}")
-    says = "error: 'nope' is no model of swift-table8. Allowed here: llama2-13b"
-    assert done.returncode == 2 and says in done.stderr
 
 
 def test_a_broken_file_is_named_with_its_line(

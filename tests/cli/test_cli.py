@@ -11,11 +11,9 @@ import pytest
 from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
 from skipbench.cli.command import declared
-from skipbench.cli.commands import COMMANDS, Table
+from skipbench.cli.commands import COMMANDS
 from skipbench.cli.help import describe
 from skipbench.cli.main import dispatch
-from skipbench.cli.table import run_table
-from skipbench.config.catalog import choices, file_of
 from skipbench.config.compose import compose
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
@@ -97,15 +95,6 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds[1][1].split(", ") == METHODS
 
 
-def test_what_list_and_help_say_of_a_choice_is_no_half_sentence() -> None:
-    """They print the first line of comment: the next one has to begin anew."""
-    for group in ("dataset", "experiment", "method", "model", "stop"):
-        for name in choices(group):
-            text = file_of(group, name).read_text(encoding="utf-8")
-            comment = re.search(r"^# (?!@).*\n.*", text, re.MULTILINE)
-            assert comment is None or not re.search(r"[^.]\n# [a-z]", comment[0]), comment[0]
-
-
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["doctor", f"results={tmp_path}"])
     dispatch(
@@ -150,57 +139,3 @@ def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert "stories260K on tinystories" in done.stdout and "4/4" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
-)
-def test_wrong_answers_are_a_result(skipbench: Command, tmp_path: Path) -> None:
-    """A model that cannot count at all, on GSM8K: it scores 0, all samples are identical, and the
-    exit status is 0.
-    """
-    data = [
-        "dataset=gsm8k",
-        "dataset.prompt=self-sd",
-        f"dataset.path={SHARED}/data/gsm8k_test.jsonl",
-        "limit=3",
-    ]
-    small = [
-        "dataset.max_new_tokens=24",
-        "dataset.truncate=left",
-        "engine.warmup=0",
-        f"results={tmp_path}",
-    ]
-    done = skipbench(
-        "model=path", f"model.path={SHARED}/models/stories260K", *data, *small, "method=clasp"
-    )
-    assert done.returncode == 0, done.stderr
-    (found,) = metrics(tmp_path)
-    assert found["lossless"]["identical"] == 3 and found["score_equal"] is True
-    scores = [arm["score"]["means"]["exact"] for arm in (found, found["vanilla"])]
-    assert scores == [0.0, 0.0]
-
-
-def test_settings_of_a_model_apply_behind_the_command_line() -> None:
-    tree = [10, 5, 3, 1]
-    here, elsewhere = (
-        compose(["method=swift"]),
-        compose(["method=swift", "model=path", "model.path=x"]),
-    )
-    assert here.method.node["tree"] == here.model.settings["swift"]["tree"] != tree
-    assert elsewhere.method.node["tree"] == tree
-    assert compose(["method=swift", f"method.tree={tree}"]).method.node["tree"] == tree
-    assert "settings" not in resolve_cell(here).config.record()["model"]
-
-
-def test_columns_of_a_stored_table_are_shown_and_replace_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "head-to-head.json"
-    place.write_bytes((ROOT / "results/laptop/tables/head-to-head.json").read_bytes())
-    run_table(Table(words=(str(place),)))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    run_table(Table(words=(str(place),), columns=("M",)))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    run_table(Table(words=(str(place),), columns=("M",), formats=("md",)))
-    text = place.with_suffix(".md").read_text()
-    assert b"speedup" in before["head-to-head.md"] and "speedup" not in text

@@ -8,15 +8,13 @@ from typing import Any
 
 import hydra
 import pytest
-from conftest import ROOT, rest_slow
+from conftest import rest_slow
 
 from skipbench.config import catalog
-from skipbench.config.build import instantiate
 from skipbench.config.catalog import choices, known_models
 from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.nodes import SWAPPED
-from skipbench.config.paths import CONF
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
@@ -106,65 +104,6 @@ def test_every_hub_model_is_described() -> None:
             assert DraftPlan.parse(skip, model.architecture.layers).skipped, name
 
 
-def test_ids_and_revisions_stand_in_one_place() -> None:
-    models = known_models()
-    assert len({m.path for m in models.values()}) == len(models)
-    pinned = [m.revision for m in models.values() if m.revision != "main"]
-    assert len(set(pinned)) == len(pinned)
-    sources = "".join(p.read_text() for p in (ROOT / "skipbench").rglob("*.py"))
-    assert not [m.path for m in models.values() if m.path in sources]
-    files = [p.read_text() for p in (ROOT / "conf" / "model").glob("*.yaml")]
-    shapes = [line for text in files for line in re.findall(r"^architecture: \{.*", text, re.M)]
-    # Llama 3 and 3.1 differ in context only
-    assert len({re.sub(r"\s", "", s) for s in shapes}) >= len(shapes) - 2
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key", "value"),
-    [
-        (["model=llama2-13b", "method=swift"], "ratio", 0.45),  # SWIFT B.2
-        (["model=llama2-70b", "method=swift"], "ratio", 0.5),
-        (["model=llama2-70b-chat", "method=swift"], "ratio", 0.5),  # Table 5
-        (["model=llama3-70b-instruct", "method=swift"], "ratio", 0.4),
-        (["model=codellama-34b", "method=swift"], "ratio", 0.5),
-        (["model=yi-34b-chat", "method=swift"], "ratio", 0.45),  # Table 6
-        (["model=deepseek-coder-33b-instruct", "method=swift"], "ratio", 0.5),  # Table 7
-        (["model=llama3-8b", "method=clasp"], "ratio", 0.5),  # CLaSp 4.1
-        (["model=llama3-70b", "method=clasp"], "ratio", 0.55),  # 5.3.1: 44 of 80
-        (["model=llama3-70b", "method=clasp"], "stop.threshold", 0.7),  # 5.3.3
-        (["model=qwen3-8b", "method=knapspec"], "interval", 64),  # KnapSpec 5
-        (["model=qwen3-14b", "method=knapspec"], "interval", 128),
-        (["model=llama3.1-70b", "method=knapspec"], "interval", 128),
-        (["model=layerskip-llama2-7b", "method=layerskip"], "exit_layer", 8),
-        (["model=layerskip-llama2-13b", "method=layerskip"], "stop.max_steps", 4),
-        # Self-SD Table 7
-        (["model=llama2-13b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.90),
-        (["model=llama2-13b-chat", "method=self-sd", "dataset.name=xsum"], "stop.target", 0.70),
-        (["model=llama2-13b-chat", "method=self-sd", "dataset.name=mt-bench"], "stop.target", 0.85),
-        (["model=llama2-70b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.85),
-        (
-            ["model=codellama-13b-instruct", "method=self-sd", "dataset.name=gsm8k"],
-            "stop.target",
-            0.80,
-        ),
-        # not in the table
-        (["model=llama3-8b", "method=self-sd", "dataset.name=cnndm"], "stop.target", 0.9),
-        (
-            ["model=llama2-13b", "method=self-sd", "dataset.name=cnndm", "method.stop.target=0.6"],
-            "stop.target",
-            0.6,
-        ),
-        (["model=llama3-70b", "method=clasp", "method.ratio=0.3"], "ratio", 0.3),
-    ],
-)
-@pytest.mark.slow
-def test_settings_reach_the_method(overrides: list[str], key: str, value: float) -> None:
-    node: Any = compose(overrides).method.node
-    for part in key.split("."):
-        node = node[part]
-    assert node == value
-
-
 def test_clasp_skips_the_papers_44_of_80_layers() -> None:
     config = compose(["model=llama3-70b", "method=clasp"])
     assert config.method.factory()(layers=80).skipped == 44
@@ -183,33 +122,3 @@ def test_clasp_skips_the_papers_44_of_80_layers() -> None:
 def test_what_does_not_compose(overrides: list[str], says: str) -> None:
     with pytest.raises(SkipbenchError, match=says):
         compose(overrides)
-
-
-@pytest.mark.parametrize(
-    ("node", "says"),
-    [
-        (
-            {"_target_": "broken_part.rule"},
-            "'broken_part.rule': OSError: no room for this library$",
-        ),
-        ({"_target_": "no_such_part.rule"}, "No module named 'no_such_part'$"),
-        ({"_target_": "json.dumps"}, "json.dumps.*missing 1 required"),
-        (
-            {"_target_": "skipbench.decode.stopping.Fixed", "max_steps": 0},
-            "^stop rule: max_steps=0",
-        ),
-    ],
-)
-def test_a_part_of_ones_own_that_cannot_be_made_says_why(
-    node: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_part.py").write_text("raise OSError('no room for this library')\n")
-    (tmp_path / "stop").mkdir()
-    (tmp_path / "stop" / "mine.yaml").write_text(f"_target_: {node['_target_']}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "_folders", [CONF, tmp_path])
-    with pytest.raises(SkipbenchError) as refused:
-        instantiate(node)
-    assert re.search(says, str(refused.value), re.S) and "HYDRA_FULL_ERROR" not in str(
-        refused.value
-    )

@@ -5,15 +5,12 @@ compared, sets run on the engine that they suit, and each cell and rule of a fig
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytest
 from conftest import PAPERS
 
 from skipbench.config.catalog import choices, experiment_of, file_of, model_facts
-from skipbench.experiments.grid import SCALES, plan
-from skipbench.experiments.plan import composed, once, without_repeats
-from skipbench.experiments.set_search import search_trace
+from skipbench.experiments.grid import plan
+from skipbench.experiments.plan import without_repeats
 from skipbench.report.compared import BASELINE
-from skipbench.report.figures import curves
 from skipbench.report.figures.registry import FIGURES, NOT_RUN
 from skipbench.report.published import read_paper
 from skipbench.report.tables.paper_rows import halves
@@ -81,23 +78,6 @@ def test_rows_of_an_experiment_differ_in_what_it_compares() -> None:
                 assert apart(cells, [other for other in together if other != keys]), (name, keys)
 
 
-def test_rows_that_differ_in_two_things_are_seen() -> None:
-    """SWIFT's Figure 2a as it once was: without candidates, and with another stop rule."""
-    common = {"method": "uniform", "method.ratio": "0.5"}
-    tree = common | {"method.tree": "[10,10,10,10]"}
-    chain = common | {"method.tree": "[]"}
-    adaptive = chain | {"stop@method.stop": "adaptive"}
-    assert apart([tree, adaptive], []) == [adaptive] and apart([tree, chain, adaptive], []) == []
-    steps, beta = common | {"method.steps": "9"}, common | {"method.beta": "9"}
-    assert apart([steps, beta], []) == [] and apart([steps, beta | {"x": "1"}], []) != []
-
-
-def test_with_and_without_dynamic_verification_a_set_is_of_one_search() -> None:
-    configs = [cell.config for cell in once(composed(planned("swift-table12")))]
-    traces = [search_trace(config) for config in configs if config.search_dataset is not None]
-    assert len(traces) == 4 and len(set(traces)) == 2
-
-
 def published_set(cell: Cell) -> bool:
     """Whether a cell drafts with a set that was published for its model."""
     sets = model_facts(cell.overrides["model"]).get("sets") or {}
@@ -143,13 +123,3 @@ def test_every_cell_of_a_figure_is_drawn() -> None:
         cells = planned(name)
         assert BASELINE not in {cell.overrides["method"] for cell in cells}, f"{name} leaves it out"
         assert name in FIGURES or (name in NOT_RUN and not cells), f"nothing reads cells of {name}"
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_a_correlation_of_a_whole_experiment_is_not_over_too_few(scale: str) -> None:
-    """Prompts of all cells; a rule that calls a figure's own plan too few never ends."""
-    names = [name for name, draw in FIGURES.items() if draw is curves.correlation]
-    assert names == ["knapspec-figure2"]
-    configs = [cell.config for cell in once(composed(planned(names[0], scale)))]
-    prompts = [config.limit or config.dataset.size or 0 for config in configs]
-    assert sum(prompts) > 2 * curves.FEW

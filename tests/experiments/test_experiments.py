@@ -9,19 +9,15 @@ from statistics import stdev
 from typing import Any
 
 import pytest
-import yaml
 from builders import SMALL
-from conftest import PAPERS, ROOT
+from conftest import PAPERS
 from msgspec.structs import replace
 
 from skipbench.bench.arm import ArmRunner
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.experiments import last_loaded
-from skipbench.experiments import table_runs as table_module
 from skipbench.experiments.grid import matches, plan, printed_numbers
-from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import composed, once
 from skipbench.experiments.row import run_rows
 from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
@@ -99,88 +95,6 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
         assert models == {cell.keys["model"] for cell in planned}
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_the_header_says_what_and_how(name: str) -> None:
-    text = (ROOT / "conf" / "experiment" / f"{name}.yaml").read_text()
-    kind, number = re.findall(r"-(table|figure|section)([\w.]+)$", name)[0]
-    shown = kind if kind == "section" else kind.capitalize()
-    assert re.search(rf"^# \S+, {shown} {number}: .+\.$", text, re.M)
-    command = "figure" if kind == "figure" else "table"
-    assert f"#   python -m skipbench {command} {name}\n" in text
-    assert set(yaml.safe_load(text)) <= {"limit", "hydra", "published"}
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_every_embedded_cell_is_named_as_what_it_is(name: str) -> None:
-    for cell in plan(name, [], "embedded"):
-        assert not {"model", "dataset", "subtask"} & cell.keys.keys()  # of no row of the paper
-        assert cell.overrides["model"] == "tiny"
-        if cell.runnable:
-            assert "dataset.prompt" not in cell.overrides
-            assert int(cell.overrides["limit"]) <= 4
-        else:
-            assert cell.reason
-
-
-@pytest.mark.parametrize("name", ["swift-table2", "clasp-table1", "self-sd-table4"])
-def test_laptop_cells_are_of_a_real_model_and_named_as_what_they_are(name: str) -> None:
-    for cell in plan(name, [], "laptop"):
-        assert cell.overrides["model"] == "smollm2-135m-q4_1"
-        assert cell.overrides["dataset"] in ("pydoc-summary", "stdlib-code", "humaneval")
-
-
-def test_subtasks_of_the_paper_have_datasets_of_their_own_where_its_table_has_columns() -> None:
-    for name, tasks in (("4a", "[mt-bench]"), ("5", "[mt-bench,math_reasoning,qa]")):
-        cells = plan(f"clasp-figure{name}", [], "paper")
-        assert {cell.overrides["dataset.tasks"] for cell in cells} == {tasks}
-    small = plan("clasp-figure5", [], "embedded")
-    assert {cell.overrides["dataset"] for cell in small} == {"mini-stories", "mini-math"}
-    table = plan("clasp-table1", [], "embedded")
-    datasets = [c.overrides["dataset"] for c in table]
-    assert {*datasets} == {"mini-stories", "mini-summary", "mini-math"}
-    assert len(table) == 4 * 2 * 3  # each dataset once per method and temperature
-    other = {c.overrides["dataset"] for c in plan("clasp-figure4b", [], "embedded")}
-    assert other == {"mini-stories"}
-
-
-@pytest.mark.slow
-def test_knapspec_s_clasp_has_the_script_s_budget_and_interval() -> None:
-    found = {}
-    for cell in plan("knapspec-table2", [], "paper"):
-        if cell.keys["method"] in ("clasp", "knapspec"):
-            method = compose(cell.words).method.node
-            ratio = method.get("ratio", 0) if cell.keys["method"] == "clasp" else None
-            found.setdefault(str(cell.keys["model"]), set()).add((method["interval"], ratio))
-    layers = {"llama3.2-3b": (28, 8), "llama3.2-1b": (16, 4), "llama3.1-70b": (80, 20)}
-    layers |= {"qwen3-32b": (64, 20), "qwen3-14b": (40, 10), "qwen3-8b": (36, 8)}
-    for model, (of, skipped) in layers.items():
-        intervals = {interval for interval, _ in found[model]}
-        assert intervals == {64 if model in ("llama3.2-3b", "llama3.2-1b", "qwen3-8b") else 128}
-        (ratio,) = [ratio for _, ratio in found[model] if ratio is not None]
-        assert round(of * float(ratio)) == skipped
-
-
-def test_another_engine_has_no_row_of_its_own_at_a_smaller_scale() -> None:
-    names = {c.keys["method"] for c in plan("self-sd-table2", [], "paper")}
-    assert {"self-sd", "self-sd, fused engine"} <= names
-    small = {c.keys["method"] for c in plan("self-sd-table2", [], "laptop")}
-    assert small == {"vanilla", "self-sd"}
-    assert len(plan("self-sd-table5", [], "embedded")) == 2
-    of = {c.keys["method"]: c for c in plan("self-sd-table5", [], "paper")}
-    assert of["self-sd"].overrides["engine"] == "reference"
-    assert "engine" not in of["self-sd, fused engine"].overrides
-    # vanilla's phases that the paper prints, on both
-    assert of["vanilla"].keys["phase"] == of["vanilla, fused engine"].keys["phase"] == "latency"
-
-
-def test_long_axes_are_scaled_down_but_none_stays_none() -> None:
-    def steps(name: str) -> list[str]:
-        given = [c.overrides for c in plan(name, [], "embedded")]
-        return [of["method.steps"] for of in given if "method.steps" in of]
-
-    assert steps("swift-figure8") == ["2", "6", "10", "20"] and steps("swift-table8") == ["0"]
-
-
 def test_overrides_of_the_command_line_go_first() -> None:
     def methods(*overrides: str, models: tuple[str, ...] = ()) -> list[str]:
         return [c.overrides["method"] for c in plan("swift-table8", overrides, "paper", models)]
@@ -204,11 +118,6 @@ def test_settings_of_a_search_reach_only_methods_that_take_a_set() -> None:
     configs = [compose(cell.words) for cell in plan("tiny", words, "embedded")]
     searching = [one.method.name for one in configs if one.search_dataset is not None]
     assert len(configs) == 3 and searching == ["self-sd"]
-
-
-def test_names_of_the_paper_name_no_run() -> None:
-    one = plan("swift-table8", [], "embedded")[0]
-    assert "published" not in compose(one.words).to_dict()
 
 
 @pytest.mark.slow
@@ -239,20 +148,6 @@ def test_a_cell_with_a_search_of_its_own(
     assert not list(tmp_path.glob("skip_sets/*"))  # no other run's `stored` has changed
 
 
-def test_a_row_with_a_reason_has_no_metrics(tmp_path: Path) -> None:
-    words = ["scale=embedded", f"results={tmp_path}", *SMALL, "dataset=mini-math"]
-    dispatch(["table", "self-sd-table12", *words])
-    # and vanilla against itself
-    assert len(run_folders(tmp_path)) == 2
-    table = tmp_path / "tables" / "self-sd-table12.embedded.md"
-    assert "| vanilla " in table.read_text() and "bitsandbytes" in table.read_text()
-    cells = composed(plan("self-sd-table12", words[1:], "embedded"))
-    runs = [run for cell in cells for run in table_runs(cell, False)]
-    assert [run.metrics is not None for run in runs] == [True, False, False, False]
-    assert [run.keys["dtype"] for run in runs[1:]] == ["fp8", "fp4", "nf4"]
-    assert all("bitsandbytes" in str(run.reason) for run in runs[1:])
-
-
 def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path: Path) -> None:
     given = [f"results={tmp_path}", *SMALL, "limit=3", "method=self-sd"]
     cell, *_ = composed(plan("self-sd-table5", given, "embedded"))
@@ -277,20 +172,6 @@ def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path:
     text = markdown(table)
     assert f" {value:.2f} \u00b1 {spread:.2f} " in text and "25.5 \u00b1 1.1" in text
     assert "n (samples per cell): 3; the paper's: 10." in text
-
-
-def test_what_the_paper_s_n_is_stands_in_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(name: str, *given: str, scale: str = "paper") -> int | str | None:
-        return table_runs(*composed(plan(name, given, scale)[:1]), True)[0].paper_samples
-
-    assert said("self-sd-table5") == 10 and said("self-sd-table1") == said("swift-table2") == 1000
-    assert said("self-sd-table14") == 1318 and said("swift-table3") is None
-    assert said("swift-table3", "limit=5") == "all"
-    assert said("knapspec-table2") == "not named"  # 30 of its code
-    assert said("swift-table2", "dataset=mini-math", scale="embedded") is None
-    read = table_module.samples_of("self-sd-table1", "cnndm")
-    monkeypatch.setattr(table_module, "samples_of", lambda *_: read and read + 1)
-    assert said("self-sd-table1") == 1001
 
 
 def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
@@ -326,19 +207,6 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     assert {r.keys["subtask"] for r in split} == {turn.groups[group] for turn in turns}
     assert sum(r.measured.samples for r in split) == len(turns) == run.measured.samples
     assert sum(r.measured.rounds for r in split) == run.measured.rounds
-
-
-def test_a_small_dense_model_is_kept_for_the_next_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    load, config = LastLoaded(), compose(["model=tiny"])
-    model, engine = config.model, config.engine
-    one = load(model, engine)
-    assert load(model, replace(engine, warmup=3)) is one
-    assert load(model, replace(engine, threads=2)) is not one
-    again = load(model, engine)
-    assert again is not one and load(model, engine) is again
-    monkeypatch.setattr(last_loaded, "KEPT_BYTES", 1)
-    large = LastLoaded()
-    assert large(model, engine) is not large(model, engine)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """`--plan`: GPUs, memory and hours of rows before anything is loaded."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,12 +7,10 @@ import pytest
 from conftest import PAPERS, Command
 from msgspec.structs import replace
 
-from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.config.compose import compose
-from skipbench.config.hardware import Slurm
 from skipbench.config.run_config import RunConfig
-from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of, unique
+from skipbench.experiments.blocks import MOST_ARMS, blocks_of, costs_of
 from skipbench.experiments.costs import (
     LOADED_PER_S,
     Cost,
@@ -23,8 +20,6 @@ from skipbench.experiments.costs import (
     gpu_of,
 )
 from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import cells_of, once, without_repeats
-from skipbench.launch.jobs import bill_line, bill_of, jobs_of
 from skipbench.launch.slurm import memory_for
 from skipbench.runs.cell import Cell
 
@@ -67,16 +62,6 @@ def test_gpus_follow_from_the_size_of_the_model(model: str, dtype: str, gpus: in
     assert cost.memory_bytes > weights
 
 
-def test_fewer_bits_and_a_context_bound_what_is_needed() -> None:
-    words = ["model=llama3.1-405b", "dataset=cnndm", "method=swift"]
-    half = cost_of([config(*words)], gpu_of(None))
-    words += ["model.quantization=nf4", "engine=reference"]
-    quantized = cost_of([config(*words)], gpu_of(None))
-    novel = cost_of([config("model=llama3.1-8b", "dataset=pg19", "method=swift")], gpu_of(None))
-    assert quantized is not None and half is not None and quantized.gpus < 5 <= half.gpus
-    assert novel is not None and novel.memory_bytes < 20 * 2**30
-
-
 def test_wall_clock_and_charged_hours_by_hand() -> None:
     costs = [
         Cost((1,), 1, gpus, 1, hours, (0.0,), 0.0)
@@ -85,22 +70,6 @@ def test_wall_clock_and_charged_hours_by_hand() -> None:
     assert bill(costs, gpus=4) == (5, 3 + 8 + 1 + 8)  # the last takes two such nodes
     assert bill(costs, gpus=4, exclusive=True) == (9, 4 * (3 + 4 + 1) + 8)
     assert bill(costs) == (9, 20) and bill([]) == (0, 0)
-
-
-@pytest.mark.parametrize("name", ["slurm-a100", "slurm-a6000"])
-def test_charged_hours_are_the_planned_ones(name: str) -> None:
-    hardware = config(f"hardware={name}").hardware
-    assert isinstance(hardware, Slurm)
-    words = ["model=llama2-13b", "dataset=cnndm", "method=swift", "limit=null"]
-    cost = cost_of([config(*words)], gpu_of(hardware))
-    assert cost is not None and cost.gpus == 1
-    line = bill_line([cost, cost, None], hardware)
-    assert bill_of([cost, cost, None], hardware)[1] == 2 * cost.gpu_hours
-    assert f"3 jobs, about {cost.hours:.1f} h wall-clock on one node of 8 GPUs" in line
-    assert line.endswith("1 jobs are not counted: their time is not known")
-    whole = replace(hardware, exclusive=True)
-    assert bill_of([cost, cost], whole)[1] == 8 * 2 * cost.gpu_hours
-    assert f"about {2 * cost.hours:.1f} h" in bill_line([cost, cost], whole)
 
 
 ON_8B = ("model=llama3-8b", "dataset=cnndm", "limit=null")
@@ -163,12 +132,6 @@ def test_cells_that_may_become_one_run_are_never_cut_apart() -> None:
     assert found == [[id(cell) for cell in searched], [id(cell) for cell in others]]
 
 
-def test_vanilla_alone_is_no_cell_of_a_table_where_another_arm_holds_it() -> None:
-    for scale, others in (("paper", set()), ("embedded", {"vanilla"})):
-        cells = without_repeats("clasp-table1", plan("clasp-table1", [], scale), scale)
-        assert {c.overrides["method"] for c in cells} == {"self-sd", "swift", "clasp"} | others
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["clasp-table1", "self-sd-table14", "self-sd-table15"])
 def test_searches_that_a_table_needs_are_its_cells(name: str) -> None:
@@ -204,38 +167,6 @@ def test_a_plan_is_printed_with_its_sum(skipbench: Command, tmp_path: Path) -> N
     used = float(some.stdout.partition("at most ")[2].partition(" ")[0])
     assert 0.5 * names[1][1] < used <= names[1][1]  # the noise floor has half of its prompts
     assert not list(tmp_path.iterdir())
-
-
-def test_a_plan_has_a_line_per_model_or_a_record_per_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["submit", "clasp-table1", "models=llama3-8b", "hardware=slurm-a100", "--plan"]
-    words += ["hardware.time=1:00:00", f"results={tmp_path}"]
-    dispatch([*words, "--json"])
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["model"] for row in rows} == {"llama3-8b"}
-    longest = max(row["hours"] for row in rows)
-    assert max(row["requeues"] for row in rows) == int(longest) > 0
-    dispatch(words)
-    told = capsys.readouterr().out.splitlines()
-    assert told[2].startswith(f"llama3-8b, {len(rows)} rows") and len(told) == 11
-    assert f"requeues: up to {int(longest)}" in told[2] and f" {longest:.2f} " in told[2]
-
-
-@pytest.mark.slow
-def test_all_that_the_papers_measure_fits_into_its_hours() -> None:
-    """On A100s, as the jobs that `submit` makes of all experiments together."""
-    hardware = config("hardware=slurm-a100").hardware
-    cells = [cell for own in cells_of(PAPERS, [], "paper").values() for cell in once(own)]
-
-    def gpu_hours(cells: Sequence[Cell]) -> float:
-        return sum(job.cost.gpu_hours for job in jobs_of(cells, hardware) if job.cost)
-
-    whole = unique(cells)
-    assert gpu_hours(whole) <= 3900
-    for cell in whole:
-        cell.composed = replace(cell.config, limit=min(cell.config.limit or 217, 217))
-    assert gpu_hours(whole) <= 2250
 
 
 @pytest.mark.slow

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from builders import tiny_copy
-from conftest import METHODS, ROOT, Command
+from conftest import ROOT, Command
 
 import skipbench as package
 from skipbench.cli.compare import COMMANDS, advice
-from skipbench.experiments.ranking import LEFT_OUT, cells_to_rank, run_ranked
+from skipbench.experiments.ranking import cells_to_rank, run_ranked
 from skipbench.experiments.table_runs import run_entry
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.compared import Comparison, conclude
@@ -118,7 +118,3 @@ def test_the_frame(tmp_path: Path) -> None:
     )
     assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()
     assert list(frame["lossless"]) == [1, 1] and list(frame["note"]) == ["", ""]
-
-
-def test_what_is_left_out_exists() -> None:
-    assert set(LEFT_OUT) <= set(METHODS)

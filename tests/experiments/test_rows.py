@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import torch
 from builders import interrupt
 from conftest import Command, rest_slow
 from msgspec.structs import replace
@@ -21,7 +20,6 @@ from skipbench.config.dataset import DatasetConfig
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell, run_rows
-from skipbench.profile.peak import PeakMemory
 from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.record import MEASURED, VANILLA, Turn
 from skipbench.runs.state import read_status
@@ -210,14 +208,3 @@ def test_several_methods_on_the_command_line_are_one_row(
     assert [len(turn.order) for turn in turns_of(cells(tmp_path, chosen)[0])] == [3, 3]
     lines = skipbench(*words, "--json").stdout.splitlines()
     assert [json.loads(line)["method"] for line in lines] == chosen
-
-
-def test_the_peak_of_memory_begins_anew() -> None:
-    cpu = {torch.device("cpu")}
-    large = PeakMemory(cpu)
-    torch.ones(2**26).sum()
-    high = large.peak_bytes()
-    small = PeakMemory(cpu)
-    if small.peak_bytes() == high:
-        pytest.skip("this system does not let the peak begin anew")
-    assert high - small.peak_bytes() > 2**27

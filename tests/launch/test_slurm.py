@@ -38,6 +38,7 @@ LIMIT = 24  # enough that a cell is not over before it is made to stand still
 FOUR = ["tiny", "method=uniform", f"limit={LIMIT}", "dataset.max_new_tokens=24"]
 SWEEP = ["sweep", "--config-dir", str(Path(__file__).parent / "conf"), *FOUR[2:]]
 """12 rows of one cell each."""
+FAULTY = ["hardware=slurm-local", f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"]
 HALTED = {"timeout": 0, "kill": 1, "cancel": 2, "preempt": 3}
 DISK, MEMORY = 4, 5
 Environment = dict[str, str]
@@ -47,31 +48,32 @@ Environment = dict[str, str]
 def cluster(tmp_path: Path) -> Iterator[Environment]:
     """The environment of a fresh cluster, with 12 threads' worth of nothing else in it."""
     script, folder = str(ROOT / "scripts" / "slurm_local.sh"), str(tmp_path / "slurm")
-    started = subprocess.run([script, "start", folder], capture_output=True, text=True)
-    assert started.returncode == 0, started.stderr
-    conf = started.stdout.strip().removeprefix("export SLURM_CONF=")
+    started, env = slurm({**os.environ}, script, "start", folder), os.environ.copy()
+    conf = started.strip().removeprefix("export SLURM_CONF=")
     try:
-        yield os.environ | {"SLURM_CONF": conf, "PYTHONPATH": str(ROOT)}
+        yield env | {"SLURM_CONF": conf, "PYTHONPATH": str(ROOT)}
     finally:
-        stopped = subprocess.run([script, "stop", folder], capture_output=True, text=True)
-        assert stopped.returncode == 0, stopped.stderr
+        slurm(env, script, "stop", folder)
         assert not Path(folder).exists()
 
 
-def skipbench(env: Environment, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "skipbench", *words],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "skipbench", *words]
+
+
+def ran(env: Environment, words: list[str], status: int = 0) -> str:
+    """What a program says that ends with this exit status."""
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == status, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def skipbench(env: Environment, *words: str, status: int = 0) -> str:
+    return ran(env, command(*words), status)
 
 
 def slurm(env: Environment, *words: str) -> str:
-    done = subprocess.run(words, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-    return done.stdout
+    return ran(env, [*words])
 
 
 def until(what: Callable[[], bool], said: str, seconds: float = 180) -> None:
@@ -104,9 +106,12 @@ def read_status(folder: Path) -> dict[str, Any]:
     return found
 
 
+def lines_of(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def cells_of(submission: Path) -> list[str]:
-    lines = (submission / "cells.jsonl").read_text().splitlines()
-    return [folder for line in lines for folder in json.loads(line)["folders"]]
+    return [folder for line in lines_of(submission / "cells.jsonl") for folder in line["folders"]]
 
 
 def idle(env: Environment, said: str, seconds: float = 300) -> None:
@@ -115,10 +120,9 @@ def idle(env: Environment, said: str, seconds: float = 300) -> None:
 
 def minutes_so_far(env: Environment, array: str) -> int:
     """Whole minutes that the cell which is to meet its time limit has run."""
-    days_and_time = slurm(
-        env, "squeue", "-h", "-r", "-o", "%M", "-j", f"{array}_{HALTED['timeout']}"
-    ).strip()
-    return int(days_and_time.split(":")[-2]) + 60 * (days_and_time.count(":") == 2)
+    job = f"{array}_{HALTED['timeout']}"
+    time_used = slurm(env, "squeue", "-h", "-r", "-o", "%M", "-j", job).strip()
+    return int(time_used.split(":")[-2]) + 60 * (time_used.count(":") == 2)
 
 
 def plant(env: Environment, results: Path, faults: Path) -> Environment:
@@ -148,28 +152,15 @@ def disturb(env: Environment, array: str) -> dict[str, Path]:
 
 
 def preempt(env: Environment, array: str) -> None:
-    node = slurm(
-        env, "squeue", "-h", "-r", "-o", "%N", "-j", f"{array}_{HALTED['preempt']}"
-    ).strip()
-    slurm(
-        env,
-        "sbatch",
-        "-p",
-        "high",
-        "-w",
-        node,
-        "--exclusive",
-        "-o",
-        "/dev/null",
-        "--wrap",
-        "sleep 1",
-    )
+    job = f"{array}_{HALTED['preempt']}"
+    node = slurm(env, "squeue", "-h", "-r", "-o", "%N", "-j", job).strip()
+    words = f"sbatch -p high -w {node} --exclusive -o /dev/null --wrap".split()
+    slurm(env, *words, "sleep 1")
 
 
 def undisturbed(env: Environment, results: Path) -> dict[str, list[dict[str, Any]]]:
     """The records of a serial run of the sweep, which every other must equal."""
-    serial = skipbench(env, "table", *SWEEP, f"results={results}")
-    assert serial.returncode == 0, serial.stdout + serial.stderr
+    skipbench(env, "table", *SWEEP, f"results={results}")
     found = records(results)
     assert len(found) == 12 and all(len(samples) == LIMIT for samples in found.values())
     return found
@@ -179,51 +170,40 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     parts = tmp_path / "parts"
     whole = undisturbed(cluster, tmp_path / "whole")
     env = plant(cluster, parts, tmp_path / "faults")
-    setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
-    words = [*SWEEP, f"results={parts}", "hardware=slurm-local", setup]
-    first = skipbench(env, "submit", *words)
-    assert first.returncode == 0, first.stderr
+    words = [*SWEEP, f"results={parts}", *FAULTY]
+    skipbench(env, "submit", *words)
     names = cells_of(parts / "submit" / "sweep-1")
     assert sorted(names) == sorted(whole)
-    *_, line = (parts / "submit" / "sweep-1" / "jobs.jsonl").read_text().splitlines()
-    array = json.loads(line)["job"]
+    array = lines_of(parts / "submit" / "sweep-1" / "jobs.jsonl")[-1]["job"]
     folder = disturb(env, array)
     assert {what: path.name for what, path in folder.items()} == {
         what: names[task] for what, task in HALTED.items()
     }
-    until(
-        lambda: "SIGUSR2" in str(read_status(folder["timeout"])["error"]),
-        "the time limit interrupts its cell",
-    )
+
+    def interrupted(what: str, by: str) -> None:
+        until(lambda: by in str(read_status(folder[what])["error"]), f"its {what} interrupts it")
+
+    interrupted("timeout", "SIGUSR2")
     preempt(env, array)
-    until(
-        lambda: "SIGTERM" in str(read_status(folder["preempt"])["error"]),
-        "a job of the other partition preempts it",
-    )
+    interrupted("preempt", "SIGTERM")  # by a job of the other partition
     idle(env, "all jobs are over")
 
-    told = skipbench(env, "status", *words)
-    assert told.returncode == 1
-    assert (
-        "12 cells: 8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing"
-        in told.stdout
-    )
-    reasons = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
-    assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told.stdout
+    told = skipbench(env, "status", *words, status=1)
+    counts = "8 done, 3 failed, 0 running, 0 queued, 1 interrupted, 0 stale, 0 missing"
+    assert f"12 cells: {counts}" in told
+    reasons = {line.split()[0]: line for line in told.splitlines()[1:]}
+    assert "SIGTERM" in reasons["interrupted"] and "killed by SIGKILL" in told
     # Where memory ends while a library is loaded, the words differ, a reason stands there.
-    assert "File too large" in told.stdout and told.stdout.count("\nfailed  ") == 3
+    assert "File too large" in told and told.count("\nfailed  ") == 3
     log = (parts / "submit" / "sweep-1" / f"{array}_{HALTED['timeout']}.log").read_text()
     assert "requeued for the 1. time" in log
 
     (tmp_path / "faults" / "over").touch()
-    again = skipbench(env, "submit", *words)
-    assert again.returncode == 0, again.stderr
+    skipbench(env, "submit", *words)
     expected = {names[HALTED["kill"]], names[HALTED["cancel"]], names[DISK], names[MEMORY]}
     assert set(cells_of(parts / "submit" / "sweep-2")) == expected
     idle(env, "the second submission is over")
-    told = skipbench(env, "status", *words)
-    assert told.returncode == 0, told.stdout
-    assert "12 cells: 12 done" in told.stdout
+    assert "12 cells: 12 done" in skipbench(env, "status", *words)
     assert records(parts) == whole
     skipbench(env, "submit", *words)
     assert not (parts / "submit" / "sweep-3").exists(), "a finished sweep was submitted again"
@@ -236,12 +216,9 @@ def parent(pid: int) -> int:
 
 def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: Path) -> None:
     env = plant(cluster, tmp_path, tmp_path / "faults")
-    setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
-    words = [*FOUR, f"results={tmp_path}", "hardware=slurm-local", setup]
-    first = skipbench(env, "submit", *words)
-    assert first.returncode == 0, first.stderr
-    *_, line = (tmp_path / "submit" / "tiny-1" / "jobs.jsonl").read_text().splitlines()
-    array = json.loads(line)["job"]
+    words = [*FOUR, f"results={tmp_path}", *FAULTY]
+    skipbench(env, "submit", *words)
+    array = lines_of(tmp_path / "submit" / "tiny-1" / "jobs.jsonl")[-1]["job"]
     halted = [tmp_path / "faults" / f"halted_{task}" for task in HALTED.values()]
     until(lambda: all(path.exists() for path in halted), "four cells stand still")
     tasks = slurm(env, "squeue", "-h", "-r", "-w", "node2", "-o", "%K", "-j", array).split()
@@ -254,18 +231,16 @@ def test_what_a_lost_node_ran_goes_on_elsewhere(cluster: Environment, tmp_path: 
         # the node's step first, so that nobody tells the controller
         for pid in (parent(watcher), watcher, cell):
             os.kill(pid, signal.SIGKILL)
-    told = skipbench(env, "status", *words)
     # Slurm still holds their jobs, and will start them again: another submission would only be in
     # the way.
-    assert told.returncode == 1 and f" {len(lost)} queued," in told.stdout, told.stdout
+    assert f" {len(lost)} queued," in skipbench(env, "status", *words, status=1)
     for path in halted:
         folder = Path(path.read_text().strip())
         if folder not in lost:
             os.kill(read_status(folder)["pid"], signal.SIGCONT)
     idle(env, "the controller has missed the node, and its cells have run on the other")
-    told = skipbench(env, "status", *words)
-    assert told.returncode == 0, told.stdout
-    assert "Node failure" not in told.stdout and not (tmp_path / "submit" / "tiny-2").exists()
+    assert "Node failure" not in skipbench(env, "status", *words)
+    assert not (tmp_path / "submit" / "tiny-2").exists()
 
 
 def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_path: Path) -> None:
@@ -273,11 +248,10 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     parts = tmp_path / "parts"
     whole = undisturbed(cluster, tmp_path / "whole")
     env = plant(cluster, parts, tmp_path / "faults")
-    setup = f"hardware.setup=[\"source '{ROOT}/tests/faults.sh'\"]"
-    words = ["experiment=sweep", *SWEEP[1:], f"results={parts}", "hardware=slurm-local", setup]
-    command = [sys.executable, "-m", "skipbench", "-m", "hydra/launcher=slurm", *words]
+    words = [*SWEEP[1:], f"results={parts}", *FAULTY]
+    sweep = ["-m", "hydra/launcher=slurm", "experiment=sweep", *words]
     with (tmp_path / "shell.log").open("w") as log:
-        shell = subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
+        shell = subprocess.Popen(command(*sweep), cwd=ROOT, env=env, stdout=log, stderr=log)
     until(lambda: slurm(env, "squeue", "-h") != "", "its array is submitted")
     array = slurm(env, "squeue", "-h", "-o", "%F").split()[0]
     disturb(env, array)
@@ -285,22 +259,16 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
     idle(env, "all jobs are over")
     assert shell.wait(120) == 1 and "failed: " in (tmp_path / "shell.log").read_text()
 
-    told = skipbench(env, "status", "sweep", *words[1:])
-    assert told.returncode == 1
+    told = skipbench(env, "status", "sweep", *words, status=1)
     done = {path.parent: path.stat().st_mtime_ns for path in parts.glob("runs/*/*/metrics.json")}
-    assert (
-        f"12 cells: {len(done)} done" in told.stdout and " 0 running, 0 queued," in told.stdout
-    ), told.stdout
-    assert 6 <= len(done) <= 9, (
-        "the kill, the cancel, the disk and the memory leave their cells undone"
-    )
+    assert f"12 cells: {len(done)} done" in told and " 0 running, 0 queued," in told, told
+    # the kill, the cancel, the disk and the memory leave their cells undone
+    assert 6 <= len(done) <= 9
     kept = {path: (path / "status.json").stat().st_mtime_ns for path in done}
 
     (tmp_path / "faults" / "over").touch()
-    again = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
-    assert again.returncode == 0, again.stdout + again.stderr
-    told = skipbench(env, "status", "sweep", *words[1:])
-    assert told.returncode == 0 and "12 cells: 12 done" in told.stdout, told.stdout
+    skipbench(env, *sweep)
+    assert "12 cells: 12 done" in skipbench(env, "status", "sweep", *words)
     assert records(parts) == whole
     assert {path: (path / "status.json").stat().st_mtime_ns for path in kept} == kept, (
         "a finished cell was run again"
@@ -310,10 +278,7 @@ def test_hydras_own_launcher_disturbed_ends_the_same(cluster: Environment, tmp_p
 def test_cells_wait_for_the_search_that_they_share(cluster: Environment, tmp_path: Path) -> None:
     small = ["limit=1", "dataset.max_new_tokens=8", "search.prompts=1", "search.max_new_tokens=8"]
     words = ["swift-figure2b", *small, f"results={tmp_path}", "hardware=slurm-local"]
-    first = skipbench(cluster, "submit", *words)
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert first.stdout.count("submitted: job") == 2
+    assert skipbench(cluster, "submit", *words).count("submitted: job") == 2
     assert "afterany" in slurm(cluster, "squeue", "-h", "-o", "%E")
     idle(cluster, "both arrays are over")
-    told = skipbench(cluster, "status", *words)
-    assert told.returncode == 0, told.stdout
+    skipbench(cluster, "status", *words)

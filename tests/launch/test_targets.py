@@ -27,11 +27,7 @@ class Mark:
 def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path: Path) -> None:
     called, pickled = tmp_path / "called", tmp_path / "set.pkl"
     pickled.write_bytes(pickle.dumps(Mark(called)))
-    reads: dict[str, Any] = {
-        "_target_": "pandas.read_pickle",
-        "filepath_or_buffer": str(pickled),
-        "compression": None,
-    }
+    reads: dict[str, Any] = {"_target_": "pandas.read_pickle", "filepath_or_buffer": str(pickled)}
     rule: dict[str, Any] = {"_target_": "skipbench.decode.stopping.Fixed", "max_steps": 4}
     stop: Any = {
         "target": reads,
@@ -53,7 +49,6 @@ def test_a_manifest_calls_nothing_that_no_file_of_conf_names(way: str, tmp_path:
     with pytest.raises(SkipbenchError, match=r"--config-dir|interpolation") as refused:
         cell.config.method.factory()
     assert not called.exists() and "\n" not in str(refused.value)
-    parts = {"one": {**reads, "seed": 0}}
     with pytest.raises(SkipbenchError, match="--config-dir"):
-        DatasetConfig.of({**parts["one"], "parts": parts}).rows(1)
+        DatasetConfig.of({**reads, "seed": 0, "parts": {"one": {**reads, "seed": 0}}}).rows(1)
     assert not called.exists()

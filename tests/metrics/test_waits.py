@@ -9,17 +9,13 @@ from msgspec import structs
 
 from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
-from skipbench.report.tables.runs import row_table
-from skipbench.report.tables.stored import Summary, table_of
 from skipbench.report.values import waits
 from skipbench.runs.measures import Percentiles
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Arm, Round, Seconds, Turn
-from skipbench.runs.run import Run
 from skipbench.runs.store import read_turns
 
 CPU = torch.device("cpu")
@@ -83,23 +79,3 @@ def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
     slow, fast = metrics.baseline.s_per_output_token, metrics.s_per_output_token
     assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
     assert "*ITL*: " in (folder / "table.md").read_text()
-
-
-def test_columns_are_chosen_by_key() -> None:
-    of = summarise([turn(arm([0.1], [1]), arm([0.1], [1]))], "method", 4)
-    run = Run(model="m", method="x", dataset="d", metrics=of)
-
-    def names(*columns: str) -> list[str]:
-        return [c.name for c in row_table([run], columns=columns).grids[0].columns]
-
-    assert "ITL" not in names()
-    assert names("itl", "M") == ["method", "ITL", "M"]
-    assert set(names()) < {"alpha", "tau", "TPT", "TTFT"} | set(names()) <= set(names("all"))
-    other = structs.replace(run, dataset="e")
-    assert row_table([run, other], ["M"]).grids[0].columns[0].name == "dataset"
-    assert len(row_table([run, other], ["M"]).grids) == 1 < len(row_table([run, other]).grids)
-    kept = Summary("methods", "embedded", [run], ("itl",))
-    for columns, shown in ((), "ITL"), (["M"], "M"):
-        assert [c.name for c in table_of(kept, columns).grids[0].columns] == ["method", shown]
-    with pytest.raises(SkipbenchError, match=r"columns=ilt\. Did you mean itl"):
-        names("ilt")

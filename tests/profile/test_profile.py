@@ -4,13 +4,11 @@ uses it.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 import torch
 from conftest import nothing_lost, random_lm
-from msgspec.structs import replace
 
 from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
@@ -19,17 +17,14 @@ from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
 from skipbench.config.paths import CONF
-from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import FORMAT, Latencies, Point, Prices, Roofline
 from skipbench.profile.latency import (
-    SWEEPS,
     fit,
     latency_path,
     measured,
     part_bytes,
     part_times,
-    points_to_measure,
 )
 from skipbench.profile.roofline import match, roofline
 from skipbench.runs.reading import read_json
@@ -82,18 +77,6 @@ def test_the_rates_of_the_datasheets_are_plausible() -> None:
         assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
         assert facts.flops["float32"] < facts.flops["bfloat16"] == facts.flops["float16"]
         assert "datasheet" in (CONF / "hardware" / f"{name}.yaml").read_text()
-
-
-def test_a_file_with_another_key_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "hardware").mkdir()
-    (tmp_path / "hardware" / "slurm-gpu.yaml").write_text("defaults: [_slurm]\npartition: long\n")
-    monkeypatch.setattr(catalog, "_folders", [tmp_path])
-    assert known_hardware() == {}
-    (tmp_path / "hardware" / "b200.yaml").write_text("devices: [NVIDIA B200]\nbandwith: 8e12\n")
-    with pytest.raises(SkipbenchError, match=r"b200.yaml.*bandwith"):
-        known_hardware()
 
 
 def test_what_no_datasheet_says_is_measured() -> None:
@@ -173,17 +156,6 @@ def test_a_variant_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
     assert low.model == msgspec.structs.replace(before.model, variants=low.model.variants)
 
 
-@pytest.mark.parametrize(
-    ("contexts", "rows"),
-    [([8], [1]), ([8, 500], [1]), ([8, 16], []), ([8, 16], [0]), ([8, 0], [1])],
-)
-def test_numbers_that_cannot_be_profiled(contexts: list[int], rows: list[int]) -> None:
-    lm = random_lm("llama", "fused")
-    assert points_to_measure(lm, [8, 16, 500], [1, 5], 4) == ([8, 16], SWEEPS * 2 * 2)
-    with pytest.raises(SkipbenchError, match="two contexts"):
-        points_to_measure(lm, contexts, rows, 4)
-
-
 @pytest.mark.slow
 def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["profile", *SMALL, f"results={tmp_path}"])
@@ -230,31 +202,3 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     lm.allocate(200)
     assert mlp_s() < 1.0
     assert max(p["context"] for p in json.loads(path.read_text())["points"]) == 199
-
-
-def test_another_engine_or_machine_has_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def path(device: torch.device = CPU, **changed: Any) -> Path:
-        return latency_path(replace(config, **changed), device)
-
-    config = compose([])
-    model, engine = config.model, config.engine
-    assert path(engine=replace(engine, warmup=9)) == path()
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "NVIDIA H200")
-    others = [
-        path(model=replace(model, dtype="bfloat16")),
-        path(engine=replace(engine, threads=2)),
-        path(torch.device("cuda")),
-    ]
-    assert len({path(), *others}) == 4
-
-
-def test_an_interrupted_profile_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("skipbench.profile.latency.part_bytes", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        dispatch(["profile", *SMALL, f"results={tmp_path}"])
-    assert not list(tmp_path.rglob("*"))

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import SMALL, make_run, turn
+from builders import make_run, turn
 from malformed import NO_JSON, NO_YAML, damaged
 from rich.table import Table
 
-from skipbench.cli.main import dispatch
-from skipbench.config.compose import compose
 from skipbench.console import Console
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.row import run_cell
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.frame import frame
 from skipbench.report.page import readable_runs
@@ -143,35 +140,6 @@ def test_a_damaged_file_of_a_done_run_is_read_or_refused_by_name(
         assert now == whole | {name: data}, (name, data)
         (folder / name).write_bytes(whole[name])
     assert refused > 0.5 * damages
-
-
-def test_metrics_of_more_turns_are_refused_in_a_failed_run(folder: Path) -> None:
-    (folder / "status.json").write_text('{"state": "failed"}')
-    lines = (folder / "../turns.jsonl").read_bytes()
-    (folder / "../turns.jsonl").write_bytes(lines[: lines.find(b"\n") + 1])
-    told = refused_by(folder)
-    assert {"turns", "page", "frame"} <= told.keys()
-    del told["figure"]
-    assert all("turns.jsonl has 1 whole lines" in text for text in told.values()), told
-
-
-@pytest.mark.slow
-def test_the_commands_of_a_damaged_cell_refuse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*SMALL, "limit=2", "method=uniform", "dataset=mini-math"]
-    command = ["tiny", *words, f"results={tmp_path}"]
-    dispatch(["table", *command])
-    (path,) = tmp_path.glob("runs/*/turns.jsonl")
-    path.write_bytes(before := DAMAGE["a NUL in the last line"](path.read_bytes()))
-    for more in ([], ["--render-only"]):
-        with pytest.raises(SystemExit):
-            dispatch(["table", *command, *more])
-        assert "turns.jsonl has 1 whole lines" in capsys.readouterr().err
-        assert "turns.jsonl has 1 whole lines" in (tmp_path / "tables" / "tiny.md").read_text()
-    with pytest.raises(SkipbenchError, match=r"turns\.jsonl has 1 whole lines"):
-        run_cell(compose(command[1:]))
-    assert path.read_bytes() == before
 
 
 def test_a_terminal_keeps_its_own_colours_and_lines() -> None:

@@ -15,32 +15,20 @@ from huggingface_hub import constants
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
-from skipbench.cli import figure
-from skipbench.cli.commands import Status
-from skipbench.cli.experiments import cells_asked
 from skipbench.cli.main import dispatch
-from skipbench.cli.parser import parse
-from skipbench.config.catalog import choices
 from skipbench.config.compose import compose
 from skipbench.config.model import Model
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
-from skipbench.experiments.grid import plan
-from skipbench.experiments.plan import composed, once
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.launch.status import with_states
-from skipbench.profile.latency import latency_path
 from skipbench.report.compared import mixed
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.runs import row_table
 from skipbench.runs import fingerprint
-from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics
-from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Origin, Run, read_run
 from skipbench.runs.source import method_sha256
-from skipbench.runs.store import record_failure
 
 SEARCH = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random"]
 
@@ -105,40 +93,6 @@ def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
     run_cell(config)
 
 
-def test_every_command_that_uses_a_finished_cell_refuses_it(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["tiny", *words(checkpoint, tmp_path), "dataset=mini-math"]
-    dispatch(["table", *given])
-    assert "| mini-math" in (tmp_path / "tables" / "tiny.md").read_text()
-    (folder,) = run_folders(tmp_path)
-    retrain(checkpoint)
-    for more in ([], ["--render-only"]):
-        with pytest.raises(SystemExit) as ended:
-            dispatch(["table", *given, *more])
-        assert ended.value.code == 1 and "other weights" in capsys.readouterr().err
-        assert read_run(folder).status.state == "done"
-        table = (tmp_path / "tables" / "tiny.md").read_text()
-        (row,) = (line for line in table.splitlines() if "mini-math |" in line)
-        assert "other weights" in row and "x [" not in row
-    (cell,) = statuses(given)
-    assert cell.state.state == "failed" and not cell.runnable
-    assert "other weights" in str(cell.state.reason)
-    with pytest.raises(SkipbenchError, match="other weights"):
-        figure.run_of(composed(plan("tiny", given[1:], "embedded"))[0])
-    record_failure(folder, "refused")
-    assert read_run(folder).status.state == "done"
-    with pytest.raises(SkipbenchError, match="requeued"):
-        dispatch(["submit", *given, "hardware=local", "fresh=true"])
-    dispatch(["table", *given, "fresh=true"])
-    assert statuses(given)[0].state.state == "done"
-
-
-def statuses(words: list[str]) -> list[Cell]:
-    (cells,) = cells_asked(parse(Status, words), choices("experiment")).values()
-    return with_states(once(cells))
-
-
 def test_latencies_of_another_version_of_the_package_are_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,19 +128,6 @@ def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
     codes = [Origin(commit="0123abc", package_sha256=f"2:{digit * 64}") for digit in "ef"]
     text = markdown(row_table([replace(alike[0], origin=origin) for origin in codes]))
     assert "The runs are from 2 origins" in text
-
-
-def test_a_latency_model_belongs_to_the_weights(checkpoint: Path, tmp_path: Path) -> None:
-    config = compose([])
-
-    def path(of: Path) -> Path:
-        model = Model(name="mine", path=str(of))
-        return latency_path(replace(config, model=model), torch.device("cpu"))
-
-    first = path(checkpoint)
-    assert path(shutil.copytree(checkpoint, tmp_path / "copy")) == first
-    retrain(checkpoint)
-    assert path(checkpoint) != first
 
 
 def test_a_method_is_known_by_its_own_source(
@@ -291,21 +232,6 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
     assert stored(*own(tmp_path / "final")) == first["skip"]
     with pytest.raises(NotHereError):  # other weights of the same checkpoint
         stored(*own(checkpoint), "model.sparsity=wanda-0.5")
-
-
-def test_published_sets_are_used_for_named_models_beside_sets_of_others(tmp_path: Path) -> None:
-    def skip_of(model: str) -> str | None:
-        config = compose(["method=self-sd", f"model={model}", f"results={tmp_path}"])
-        return resolve_cell(config).config.method.skip
-
-    before = {model: skip_of(model) for model in ("tiny", "llama2-13b")}
-    (tmp_path / "skip_sets").mkdir()
-    settings = {"method": {"name": "self-sd"}, "model": {"path": "/elsewhere"}}
-    stored = {"skip": "attn:1", "settings": settings | {"weights_sha256": "0"}}
-    for name in before:
-        (tmp_path / "skip_sets" / f"{name}_self-sd_0123456789.json").write_text(json.dumps(stored))
-    assert before == {model: skip_of(model) for model in before}
-    assert not {None, "attn:1"} & set(before.values())
 
 
 def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:

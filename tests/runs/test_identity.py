@@ -10,9 +10,7 @@ import yaml
 from builders import SMALL, edit, interrupt, make_run
 from conftest import rest_slow
 from test_bad_records import FILES, readers, refused_by
-from test_submit import survey
 
-from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
@@ -37,28 +35,6 @@ def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: 
         SkipbenchError, match=f"{other.name} holds another run: .* {arm.name[-10:]}"
     ):
         read_run(other)
-
-
-@pytest.mark.slow
-def test_a_cell_under_another_cells_name_is_not_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [*SMALL, "method=uniform", "dataset=mini-math", f"results={tmp_path}"]
-    for ratio in (0.3, 0.7):
-        dispatch(["table", "tiny", *given, f"method.ratio={ratio}"])
-    cell, other = (survey("tiny", [*given, f"method.ratio={ratio}"])[0] for ratio in (0.3, 0.7))
-    assert cell.state.state == "done" and cell.folder is not None and other.folder is not None
-    cell.folder.rename(tmp_path / "aside")
-    other.folder.rename(cell.folder)
-    capsys.readouterr()
-    with pytest.raises(SkipbenchError, match="holds another run"):
-        run_cell(cell.config)
-    assert not capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        dispatch(["table", "tiny", *given, "method.ratio=0.3"])
-    assert "holds another run" in capsys.readouterr().err
-    (again,) = survey("tiny", [*given, "method.ratio=0.3"])
-    assert again.state.state == "failed" and not again.runnable
 
 
 def test_a_kept_turn_of_another_prompt_is_refused(tmp_path: Path) -> None:

@@ -106,14 +106,6 @@ def test_every_place_shows_the_speedup_of_the_record(
     assert line.split(",")[names.split(",").index("speedup")] == str(speedup)
 
 
-def test_what_is_no_headline_has_another_name(stored: Stored) -> None:
-    speedup = stored.metrics.speedup
-    assert speedup.e2e not in (speedup.paired, None)
-    lines = markdown(row_table([stored.run], ["decode"])).splitlines()
-    (row,) = (line for line in lines if line.startswith("| uniform"))
-    assert f"| {speedup.paired:.2f}x" in row and "decode only" in "\n".join(lines)
-
-
 @pytest.mark.parametrize("name", ["M", "alpha", "tau", "TPT"])
 def test_every_place_shows_the_other_quantities_of_the_record(name: str, stored: Stored) -> None:
     value = {"TPT": stored.metrics.tpt}.get(name, getattr(stored.metrics, name, None))

@@ -15,8 +15,6 @@ from skipbench.bench import skip_search as offline
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.config.run_config import Search
-from skipbench.data import datasets
-from skipbench.data.mini import held_out
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
@@ -204,18 +202,6 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
         assert (trial["value"] is None) == broken
 
 
-def test_limits() -> None:
-    wrong: list[tuple[str, dict[str, Any]]] = [
-        (r"search\.ratio=.*0 to 1", {"ratio": -0.1}),
-        (r"search\.ratio=.*0 to 1", {"ratio": 1.1}),
-        (r"sub-layers \[8\]", {"protect": (0, 8)}),
-        (r"search\.start skips \[2\]", {"protect": (1, 2), "start": "attn:1,2"}),
-    ]
-    for says, options in wrong:
-        with pytest.raises(SkipbenchError, match=says):
-            make("random", **options)
-
-
 @pytest.mark.parametrize(
     ("name", "ratio"),
     [("random", None), ("random", 0.5), ("bayes", 0.5)],
@@ -301,42 +287,12 @@ def test_a_searched_set_is_of_the_prompts_that_it_avoided(
         resolve_cell(compose([*again, "limit=4"]))
 
 
-def test_a_search_makes_no_more_rows_of_a_mini_dataset_than_it_and_the_run_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[str] = []
-
-    def counted(family: str, seed: int) -> Any:
-        for example in held_out(family, seed):
-            made.append(example.prompt)
-            yield example
-
-    monkeypatch.setattr(datasets, "held_out", counted)
-    dataset = compose(["dataset=mini-math"]).dataset
-    rows, shared = dataset.for_search(3).search_rows(2)
-    assert len(rows) == 2 and shared == 0 and len(made) == 3 + 5
-
-
 def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> None:
     lines = [{"question": f"Question {q}?", "answer": "#### 1"} for q in (0, 0, 0, 0, 1)]
     (path := tmp_path / "twice.jsonl").write_text("\n".join(map(json.dumps, lines)))
     words = ["dataset=gsm8k", f"dataset.path={path}", "dataset.shots=0", "dataset.shuffle=false"]
     rows, shared = compose(words).dataset.for_search(1).search_rows(1)
     assert shared == 0 and "Question 1?" in rows[0].prompt
-
-
-TRAINING = {"cnndm": "train", "pg19": "train", "mmlu-pro": "test"}
-
-
-@pytest.mark.parametrize("name", [*TRAINING, "aime25", "mt-bench", "specbench"])
-@pytest.mark.slow
-def test_where_a_search_draws_from(name: str) -> None:
-    dataset = compose([f"dataset={name}"]).dataset
-    node, drawn = dataset.node, dataset.for_search(20).node
-    if name in TRAINING:
-        assert drawn["split"] == TRAINING[name] != node["split"]
-    else:
-        assert drawn.get("split") == node.get("split") and drawn["run_limit"] == 20
 
 
 def test_a_search_of_a_stream_has_the_training_splits_of_its_parts() -> None:
