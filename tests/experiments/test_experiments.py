@@ -1,11 +1,11 @@
 """Every table and figure of the papers that has an experiment: what its cells are, and what in the
-paper they stand for.
+paper they stand for; rows that are compared differ in what is compared.
 """
 
 import json
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 import pytest
@@ -13,52 +13,34 @@ from builders import SMALL
 from conftest import PAPERS
 from msgspec.structs import replace
 
-from skipbench.bench.arm import ArmRunner
 from skipbench.cli.main import dispatch
+from skipbench.config.catalog import choices, experiment_of
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.grid import matches, plan, printed_numbers
-from skipbench.experiments.plan import composed, once
+from skipbench.experiments.plan import composed, once, without_repeats
 from skipbench.experiments.row import run_rows
-from skipbench.experiments.table_runs import _by_group, run_entry, table_runs
+from skipbench.experiments.table_runs import _by_group, run_entry
+from skipbench.report.compared import BASELINE
 from skipbench.report.definitions import KEYS
-from skipbench.report.published import published
-from skipbench.report.tables.formats import markdown
-from skipbench.report.tables.paper import paper_table
+from skipbench.report.figures.registry import FIGURES, NOT_RUN
+from skipbench.report.published import published, read_paper
+from skipbench.report.tables.paper_rows import halves
 from skipbench.runs.cell import Cell
-from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import VANILLA
-from skipbench.runs.run import read_run
+from skipbench.runs.run import Run, read_run
 
-TABLES = {
-    "swift": range(2, 13),
-    "clasp": [1],
-    "self-sd": [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 17],
-    "knapspec": [2],
-}
-# Cells that agree with printed numbers, at the papers' scale. Figures whose numbers are read off
-# curves have fewer than cells.
 LABELS = (", our defaults", ", fused engine", ", as the published set")
 """Ends of the names of rows that stand beside the paper's methods."""
 LABELLED = {"knapspec-table2", *(f"self-sd-table{n}" for n in (*range(1, 6), 8))}
-JOINED = {
-    "swift-table2": 27, "swift-table3": 8, "swift-table4": 18, "swift-table5": 24,
-    "swift-table6": 12, "swift-table7": 8, "swift-table8": 5, "swift-table9": 4,
-    "swift-table10": 4, "swift-table11": 3, "swift-table12": 5, "clasp-table1": 24,
-    "clasp-section5.1": 3, "self-sd-table1": 24, "self-sd-table2": 4, "self-sd-table3": 5,
-    "self-sd-table4": 5, "self-sd-table5": 2, "self-sd-table6": 7, "self-sd-table8": 5,
-    "self-sd-table9": 5, "self-sd-table10": 5, "self-sd-table11": 5, "self-sd-table12": 4,
-    "self-sd-table13": 4, "self-sd-table14": 6, "self-sd-table15": 4, "self-sd-table17": 4,
-    "knapspec-table2": 120, "clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3,
-    "self-sd-figure4": 1, "knapspec-figure4": 1, "knapspec-figure6": 2,
-}  # fmt: skip
+JOINED = {"clasp-figure4a": 1, "swift-figure2b": 2, "swift-figure11": 3, "self-sd-figure4": 1}
+JOINED |= {"knapspec-figure4": 1, "knapspec-figure6": 2, "clasp-section5.1": 3}
+"""Cells that agree with printed numbers; all of a table do. Other figures are read off curves."""
 
 
-def test_every_listed_table_has_an_experiment() -> None:
-    wanted = {f"{paper}-table{number}" for paper, numbers in TABLES.items() for number in numbers}
-    assert wanted == {name for name in PAPERS if "-table" in name}
-    left = {f"{paper}-{row['table']}" for paper in TABLES for row in published(paper)} - set(PAPERS)
+def test_every_printed_table_has_an_experiment() -> None:
+    papers = ("swift", "clasp", "self-sd", "knapspec")
+    left = {f"{paper}-{row['table']}" for paper in papers for row in published(paper)} - set(PAPERS)
     text = sorted(name for name in left if re.search(r"-(table|figure)", name))
     # Features; hyperparameters; other groups' models.
     assert text == ["self-sd-table16", "self-sd-table7", "swift-table1"]
@@ -85,12 +67,10 @@ def test_cells_stand_for_printed_rows(name: str) -> None:
         assert len(joined) + len(ours) == len(planned) and bool(ours) == (name in LABELLED)
         # a row of vanilla without a cell is the arm beside another method
         beside = [c.keys for c in planned] + [c.keys | {"method": "vanilla"} for c in planned]
-        assert all(
-            any(matches(keys, r) for keys in beside) for r in rows if r.get("dataset") != "overall"
-        )
-        for row in rows:  # two cells for one number would leave it to chance which is shown
-            alike = [c.keys for c in planned if matches(c.keys, row)]
-            assert len(alike) <= 1 or row.get("dataset") == "overall", (row, alike)
+        for row in (row for row in rows if row.get("dataset") != "overall"):
+            assert any(matches(keys, row) for keys in beside), row
+            # two cells for one number would leave it to chance which is shown
+            assert len([c for c in planned if matches(c.keys, row)]) <= 1, row
         models = {row["model"] for row in rows if "model" in row}
         assert models == {cell.keys["model"] for cell in planned}
 
@@ -129,9 +109,6 @@ def test_a_cell_with_a_search_of_its_own(
     command = ["self-sd-table9", "scale=embedded", f"results={tmp_path}", *words]
     dispatch(["table", *command, "dry_run=true"])
     assert "a search of 3 sets, missing" in capsys.readouterr().out
-    dispatch(["table", *command, "--render-only"])
-    table = tmp_path / "tables" / "self-sd-table9.embedded.md"
-    assert "its search of 3 sets is not done yet" in table.read_text()
     dispatch(["table", *command])
     # the longer search went on where the shorter one ended
     (trace,) = tmp_path.glob("search/*/trace.jsonl")
@@ -146,50 +123,6 @@ def test_a_cell_with_a_search_of_its_own(
     found = [read_run(folder).settings["method"] for folder in run_folders(tmp_path)]
     assert {m["skip"] for m in found if "skip" in m} == {one["best"] for one in retimed}
     assert not list(tmp_path.glob("skip_sets/*"))  # no other run's `stored` has changed
-
-
-def test_self_sd_s_table_5_has_its_own_n_and_deviations_in_both_halves(tmp_path: Path) -> None:
-    given = [f"results={tmp_path}", *SMALL, "limit=3", "method=self-sd"]
-    cell, *_ = composed(plan("self-sd-table5", given, "embedded"))
-    run_rows([cell])
-    (run,) = table_runs(cell, False)
-    assert run.paper_samples is None and run.lengths["max_new_tokens"] == "8"
-    own = {"model": "llama2-13b", "dataset": "cnndm"}
-    beside = replace(run, keys=run.keys | own, paper_samples=10)
-    table = paper_table("self-sd", "table5", [beside])
-    ours = {
-        (r["phase"], r["part"], r["method"]): (r["measured"], r["measured_spread"])
-        for r in table.records
-        if r["model"] == "llama2-13b" and r["column"] == "ms"
-    }
-    rates = [1000 * (arm.s_per_token or 0.0) for arm in run.arms]
-    assert len(rates) == 3 and ours["latency", "all", "self-sd"][1] == pytest.approx(stdev(rates))
-    rates = [1000 * (turn.arms[VANILLA].s_per_token or 0.0) for turn in run.sound]
-    value, spread = ours["latency", "all", "vanilla"]  # of the arm beside the method's
-    assert spread == pytest.approx(stdev(rates)) and min(rates) <= value <= max(rates)
-    draft, attention = ours["draft", "all", "self-sd"][1], ours["draft", "attention", "self-sd"][1]
-    assert draft and attention and attention < draft
-    text = markdown(table)
-    assert f" {value:.2f} \u00b1 {spread:.2f} " in text and "25.5 \u00b1 1.1" in text
-    assert "n (samples per cell): 3; the paper's: 10." in text
-
-
-def test_what_was_decoded_is_said_of_the_run_not_of_the_paper() -> None:
-    (run,) = table_runs(*composed(plan("clasp-table1", ["limit=1"], "paper")[:1]), True)
-    assert run.keys["max_length"] == 1024  # the paper's
-    assert run.lengths["max_length"] == "none, up to 1024 new tokens"
-    measured = replace(run, metrics=Metrics(samples=1, tau=4.5, tau_draft=3.6, alpha=0.5))
-    measured = replace(measured, keys=run.keys | {"method": "clasp", "subtask": "qa"})
-    table = paper_table("clasp", "table1", [measured])
-    said = "\n".join(table.cautions)
-    assert "max_length: none, up to 1024 new tokens; the paper's: 1024." in said
-    assert "batch" not in said and "in the paper max_length 1024" in table.grids[0].settings
-    for column, value, theirs in (("tau", 4.5, 5.37), ("tau_draft", 3.6, None)):
-        where = {"column": column, "subtask": "qa", "method": "clasp", "temperature": 0}
-        where["model"] = "llama3-70b"
-        (one,) = (r for r in table.records if r.items() >= where.items())
-        assert (one["measured"], one["published"]) == (value, theirs)
-    assert "tau_draft" in dict(table.definitions)
 
 
 def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
@@ -209,23 +142,86 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     assert sum(r.measured.rounds for r in split) == run.measured.rounds
 
 
-@pytest.mark.slow
-def test_a_cell_that_fails_stops_no_other_and_stands_in_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    decode = ArmRunner.decode
+OF_METHOD = ("method", "stop@method.stop", "search")
+TOGETHER: dict[str, list[set[str]]] = {  # keys that two rows may differ in at the same time
+    "clasp-figure5": [{"model", "engine"}],  # 405B in 8 bits, which the reference engine has
+    "knapspec-figure5": [{"model", "dataset"}],  # a dataset per model
+    "knapspec-table2": [{"model", "dataset"}],  # so have its two halves
+    "self-sd-figure5": [{"model", "dataset", "dataset.max_new_tokens"}],  # text, and code
+    "self-sd-figure6": [{"model", "dataset", "dataset.max_new_tokens"}],
+    "self-sd-table14": [{"model", "dataset"}],
+    "swift-figure9": [{"model", "dataset", "dataset.prompt", "dataset.max_new_tokens"}],
+    # a format of weights with the set that was searched in it; LLM.int8() needs float16
+    "self-sd-figure10": [{"model.quantization", "model.dtype", "search", "search.iterations"}],
+    "self-sd-table12": [{"model.quantization", "model.dtype", "search", "search.iterations"}],
+    "self-sd-table13": [{"model.sparsity", "search", "search.iterations"}],
+    # a fixed length, or a fixed threshold, is a threshold that takes no steps
+    "self-sd-table3": [{"method.stop.max_steps", "method.stop.threshold", "method.stop.step"}],
+    "self-sd-table4": [{"method.stop.threshold", "method.stop.step"}],
+    # LayerSkip has a checkpoint of its own
+    "swift-table10": [{"model", "method", "method.exit_layer"}],
+}
 
-    def failing(self: ArmRunner, method: Any, *more: Any) -> Any:
-        if self.config.method.name == "uniform" and method is self.method:
-            raise RuntimeError("out of luck")
-        return decode(self, method, *more)
 
-    monkeypatch.setattr(ArmRunner, "decode", failing)
-    words = ["table", "swift-table2", "scale=embedded", f"results={tmp_path}", *SMALL]
-    with pytest.raises(SystemExit) as ended:
-        dispatch([*words, "method=uniform,middle", "dataset=mini-math"])
-    assert ended.value.code == 1 and "out of luck" in capsys.readouterr().err
-    # three models of the paper are one here
-    states = {f.name.split("_")[0]: read_run(f).status.state for f in run_folders(tmp_path)}
-    assert states == {"uniform": "failed", "middle": "done"}
-    assert "out of luck" in (tmp_path / "tables" / "swift-table2.embedded.md").read_text()
+def alike(one: Mapping[str, str], other: Mapping[str, str], together: Iterable[set[str]]) -> bool:
+    """Whether two cells differ in one thing: a key, a key that each sets alone, the method with its
+    own settings, the way to sample, or keys that are allowed to go together.
+    """
+    differing = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
+    if any(differing <= keys for keys in together):
+        return True
+    if "method" in differing:
+        differing = {k for k in differing if not k.startswith(OF_METHOD)} | {"method"}
+    if "decoding.temperature" in differing:
+        differing -= {"decoding.top_p", "dataset.samples_per_task"}
+    own = [len(differing - each.keys()) for each in (one, other)]
+    return len(differing) <= 1 or (len(differing) == 2 and own == [1, 1])
+
+
+def apart(cells: Iterable[Mapping[str, str]], together: Iterable[set[str]]) -> list[Any]:
+    """The cells that no chain of pairs which differ in one thing joins with the first one."""
+    first, *left = cells
+    found = [first]
+    for here in found:
+        near = [one for one in left if alike(here, one, together)]
+        left = [one for one in left if one not in near]
+        found += near
+    return left
+
+
+def planned(name: str) -> list[Cell]:
+    return [cell for cell in plan(name, [], "paper") if cell.runnable]
+
+
+def test_rows_of_an_experiment_differ_in_what_it_compares() -> None:
+    for name in choices("experiment"):
+        if cells := [cell.overrides for cell in planned(name)]:
+            together = TOGETHER.get(name, [])
+            assert apart(cells, together) == [], name
+            for keys in together:  # each is needed
+                assert apart(cells, [other for other in together if other != keys]), (name, keys)
+
+
+def test_every_cell_of_a_table_has_a_place_in_it() -> None:
+    for name in [name for name in PAPERS if "-figure" not in name]:
+        paper, _, table = name.rpartition("-")
+        parts = halves(read_paper(paper), table)
+        labels = {n.keys["subtask"] for part in parts for n in part.numbers if "subtask" in n.keys}
+        cells = without_repeats(name, planned(name), "paper")
+        split = [{"subtask": one} for one in sorted(labels - {"overall"})]
+        if not experiment_of(name).published.groups:
+            split = [{}]
+        names = {n.method for part in parts for n in part.numbers}
+        cells = [c for c in cells if c.runnable and c.keys["method"] in names]
+        runs = [Run(keys=cell.keys | own) for cell in cells for own in split]
+        for run in runs:
+            assert any([part.add(run) for part in parts]), (name, run.keys)
+        shown = {id(run) for part in parts for run in part.runs.values()}
+        assert not [run.keys for run in runs if id(run) not in shown], name
+
+
+def test_every_cell_of_a_figure_is_drawn() -> None:
+    for name in [name for name in PAPERS if "-figure" in name]:
+        cells = planned(name)
+        assert BASELINE not in {cell.overrides["method"] for cell in cells}, f"{name} leaves it out"
+        assert name in FIGURES or (name in NOT_RUN and not cells), f"nothing reads cells of {name}"

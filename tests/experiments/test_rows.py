@@ -1,6 +1,5 @@
 """Rows: methods that take turns on every prompt."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,13 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 from builders import interrupt
-from conftest import Command, rest_slow
-from msgspec.structs import replace
+from conftest import rest_slow
 
 from skipbench.bench.arm import ArmRunner
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
-from skipbench.config.dataset import DatasetConfig
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell, run_rows
@@ -123,22 +120,6 @@ def test_more_prompts_are_decoded_after_those_that_are_there_and_fewer_are_their
     assert decided(more) == decided(at_once)  # it learns on where it ended
 
 
-def test_a_fresh_run_reads_its_dataset_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (cell,) = cells(tmp_path, ["uniform"], 1)
-    run_rows([cell], LOAD)
-    read, rows = list[str](), DatasetConfig.rows
-
-    def counted(self: DatasetConfig, *given: Any) -> list[Any]:
-        read.append(self.name)
-        return rows(self, *given)
-
-    monkeypatch.setattr(DatasetConfig, "rows", counted)
-    run_rows([Cell(replace(cell.config, fresh=True))], LOAD)
-    assert read == [cell.config.dataset.name]
-
-
 def test_a_method_that_fails_ends_only_its_own_arm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,8 +134,7 @@ def test_a_method_that_fails_ends_only_its_own_arm(
     run_rows(made := cells(tmp_path), LOAD)
     assert [type(cell.error) for cell in made] == [type(None), ZeroDivisionError, type(None)]
     assert [cell.run is None for cell in made] == [False, True, False]
-    states = [read_status(cell.folder).state for cell in made]
-    assert states == ["done", "failed", "done"]
+    assert [read_status(c.folder).state for c in made] == ["done", "failed", "done"]
     monkeypatch.undo()
     run_rows(again := cells(tmp_path), LOAD)
     assert [cell.run and len(cell.run.turns) for cell in again] == [2] * 3
@@ -192,19 +172,3 @@ def test_a_row_that_is_killed_between_two_writes_goes_on_as_if_it_had_not_been(
     assert len(turns_of(made[0])) == 2
     for resumed, undisturbed in zip(made, whole, strict=True):
         assert decided(resumed) == decided(undisturbed)
-
-
-def test_several_methods_on_the_command_line_are_one_row(
-    skipbench: Command, tmp_path: Path
-) -> None:
-    chosen = ["uniform", "swift"]
-    words = [*SMALL, "limit=2", f"results={tmp_path}", "method=uniform,swift"]
-    done = skipbench(*words)
-    assert all(name in done.stdout for name in chosen)
-    (written,) = tmp_path.glob("tables/methods-*.json")
-    assert written.with_suffix(".csv").exists()
-    again = skipbench("table", str(written), "over=swift").stdout
-    assert "over swift" in again and again.count("uniform") == 1
-    assert [len(turn.order) for turn in turns_of(cells(tmp_path, chosen)[0])] == [3, 3]
-    lines = skipbench(*words, "--json").stdout.splitlines()
-    assert [json.loads(line)["method"] for line in lines] == chosen

@@ -1,6 +1,5 @@
 """Damaged records: a reader refuses them in one line with the file's name, and changes nothing."""
 
-import io
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +7,8 @@ from typing import Any
 
 import pytest
 from builders import make_run, turn
-from malformed import NO_JSON, NO_YAML, damaged
-from rich.table import Table
+from malformed import damaged
 
-from skipbench.console import Console
 from skipbench.errors import SkipbenchError
 from skipbench.report.figures.runs import finished_run
 from skipbench.report.frame import frame
@@ -61,31 +58,39 @@ def refused_by(folder: Path) -> dict[str, str]:
     return found
 
 
+BAD = {
+    "json": [
+        b"{",
+        b"\0" * 64,
+        b'{"state": "done", "x": {"a": 1, "a": 2}}',
+        b'{"state": 7, "M": NaN}',
+    ],
+    "yaml": [b"a: !!python/object/apply:os.system ['touch executed']", b"model: {a: 1, a: 2}"],
+}
+"""project/test_malformed.py has more of them."""
+
+
 @pytest.mark.parametrize("name", [*JSON_FILES, "config.yaml", "../config.yaml"])
-def test_a_bad_file_is_refused_in_one_line_by_name(
+def test_a_bad_file_is_refused_in_one_line_by_all_that_read_it(
     name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for bad in NO_JSON if name in JSON_FILES else NO_YAML:
+    for bad in BAD[name[-4:]]:
         (folder / name).write_bytes(bad)
         told = refused_by(folder)
         assert {"read_run", "figure", "page", "frame", "score"} <= told.keys(), bad
-        assert all(Path(name).name in text and "\n" not in text for text in told.values()), (
-            bad,
-            told,
-        )
-        assert (folder / name).read_bytes() == bad
+        named = [Path(name).name in text and "\n" not in text for text in told.values()]
+        assert all(named) and (folder / name).read_bytes() == bad, (bad, told)
     assert not list(tmp_path.glob("**/executed"))
 
 
 def test_a_record_with_a_name_twice_is_refused(tmp_path: Path) -> None:
     line = dump(turn(0))
-    for key, more in (
-        ('"index":0', '"index":0,'), ('"index":0', '"index":5, '),
-        ('"threshold":', '"threshold":1.5,'), ('"prefill":', '"prefill":1,'),
-    ):  # fmt: skip
-        twice = line.replace(key, more + key)
-        (tmp_path / "turns.jsonl").write_text(f"{twice}\n{dump(turn(1))}\n")
+    for key, twice in (
+        ('"index":0', '"index":0,"index":0'),
+        ('"prefill":', '"prefill":1,"prefill":'),
+    ):
+        (tmp_path / "turns.jsonl").write_text(line.replace(key, twice) + f"\n{dump(turn(1))}\n")
         with pytest.raises(SkipbenchError, match=r"turns\.jsonl, line 1: .*twice"):
             row_turns(tmp_path)
 
@@ -120,7 +125,7 @@ def test_a_done_run_is_never_repaired(kind: str, tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("damages", [60, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damages", [25, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_damaged_file_of_a_done_run_is_read_or_refused_by_name(
     damages: int, tmp_path: Path
 ) -> None:
@@ -142,12 +147,19 @@ def test_a_damaged_file_of_a_done_run_is_read_or_refused_by_name(
     assert refused > 0.5 * damages
 
 
-def test_a_terminal_keeps_its_own_colours_and_lines() -> None:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, color_system="standard", width=40)
-    console.print("a\n\x1bb\ud800", style="red", markup=False)
-    grid = Table.grid()
-    grid.add_row("\x1b[2J")
-    console.print(grid)
-    told, _, last = out.getvalue().rpartition("\x1b[0m\n")
-    assert told == "\x1b[31ma\x1b[0m\n\x1b[31m\\x1bb\\ud800" and last.strip().isprintable()
+def test_a_run_under_another_runs_name_is_refused_by_all_that_read_it(tmp_path: Path) -> None:
+    first, second = (make_run(tmp_path / "results", seed) for seed in (0, 1))
+    row = first.parent
+    row.rename(tmp_path / "aside")
+    second.parent.rename(row)  # `readers` are of a results folder with one run
+    told = refused_by(first)
+    own = f"{row} holds another run: its config.yaml has the hash {second.parent.name[-10:]}"
+    assert {name for name, text in told.items() if own in text} == told.keys()
+    assert told.keys() == readers(first).keys() - {"turns", "texts"}
+    row.rename(mine := row.with_name("best-of-mine"))  # a name that promises nothing
+    assert read_run(mine / first.name).metrics
+    arm = mine / first.name
+    arm.rename(other := arm.with_name(f"fixed_{'0' * 10}"))
+    says = f"{other.name} holds another run: .* {arm.name[-10:]}"
+    with pytest.raises(SkipbenchError, match=says):
+        read_run(other)

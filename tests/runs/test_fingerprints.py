@@ -1,5 +1,5 @@
-"""A record is of the weights and the method code that made it: others are refused, and `fresh=true`
-starts anew.
+"""A record is of the weights, the method code, the prompts and the machine that made it: others are
+refused, and `fresh=true` starts anew.
 """
 
 import json
@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import SMALL, edit, tiny_copy
+from builders import SMALL, edit, interrupt, tiny_copy
 from huggingface_hub import constants
-from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from skipbench.cli.main import dispatch
@@ -22,12 +21,8 @@ from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
-from skipbench.report.compared import mixed
-from skipbench.report.tables.formats import markdown
-from skipbench.report.tables.runs import row_table
 from skipbench.runs import fingerprint
-from skipbench.runs.measures import Metrics
-from skipbench.runs.run import Origin, Run, read_run
+from skipbench.runs.run import Run, read_run
 from skipbench.runs.source import method_sha256
 
 SEARCH = ["search.prompts=1", "search.max_new_tokens=4", "search.strategy=random"]
@@ -93,47 +88,9 @@ def test_other_weights_at_the_same_path_are_refused_until_told_to_start_anew(
     run_cell(config)
 
 
-def test_latencies_of_another_version_of_the_package_are_measured_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And whoever asks for a finished run of one is told."""
-    config = compose([*SMALL, "method=uniform", f"results={tmp_path}"])
-    run_cell(config, print_table=False)
-    (latency,) = tmp_path.glob("latency/*.json")
-    kept = json.loads(latency.read_text())
-    edit(latency, package_sha256="f" * 64, model=kept["model"] | {"mlp_s": 99.0})
-    run_cell(compose([*SMALL, "method=middle", f"results={tmp_path}"]), print_table=False)
-    assert json.loads(latency.read_text())["model"]["mlp_s"] < 1
-    folder, _ = record(config)
-    edit(folder / "provenance.json", package_sha256="2:" + "f" * 64)
-    capsys.readouterr()
-    run_cell(config)
-    assert "another version of skipbench" in capsys.readouterr().err
-
-
-def test_a_table_says_where_a_method_a_model_or_the_code_is_not_one() -> None:
-    def run(method: str, source: str, weights: str, measured: bool = True) -> Run:
-        origin = Origin(method_sha256=source, weights_sha256=weights)
-        metrics = Metrics(samples=1) if measured else None
-        return Run(model="mine", method=method, metrics=metrics, origin=origin)
-
-    alike = [run("swift", "1", "w"), run("clasp", "2", "w"), run("swift", "3", "w", False)]
-    assert mixed(alike) == []
-    assert mixed([*alike, run("swift", "3", "w")]) == [
-        "method swift: its runs are of 2 different sources: do not compare them."
-    ]
-    assert mixed([*alike, run("clasp", "2", "v")]) == [
-        "model mine: its runs are of 2 different weights: do not compare them."
-    ]
-    codes = [Origin(commit="0123abc", package_sha256=f"2:{digit * 64}") for digit in "ef"]
-    text = markdown(row_table([replace(alike[0], origin=origin) for origin in codes]))
-    assert "The runs are from 2 origins" in text
-
-
 def test_a_method_is_known_by_its_own_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "ours"
     texts = {
         "ours/__init__.py": "from .drafts.one import make\n",
         "ours/drafts/__init__.py": "",
@@ -143,20 +100,17 @@ def test_a_method_is_known_by_its_own_source(
         "ours/other.py": "",
         "rules.py": "class Rule: ...",
     }
+    (tmp_path / "ours/drafts").mkdir(parents=True)
     for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     method = MethodConfig.of({"_target_": "ours.make", "stop": {"_target_": "rules.Rule"}})
     first = method_sha256(method)
-    for path in (tmp_path / "rules.py", *package.rglob("*.py")):
-        before = path.read_text()
-        path.write_text(before + "\nedited = 1\n")
-        assert method_sha256(method) != first, path
-        path.write_text(before)
-    assert method_sha256(method) == first
-    shutil.copytree(package, tmp_path / "elsewhere" / "ours")
-    shutil.rmtree(package)
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text + "\nedited = 1\n")
+        assert method_sha256(method) != first, name
+        (tmp_path / name).write_text(text)
+    shutil.move(tmp_path / "ours", tmp_path / "elsewhere" / "ours")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     assert method_sha256(method) == first
     assert method_sha256(MethodConfig.of({"_target_": "no_such_module.make"})) is None
@@ -176,7 +130,7 @@ def test_weights_are_known_by_their_content_and_few_bytes_are_read(
     snapshot.symlink_to(checkpoint)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     assert of("me/mine", "a" * 40) == whole is not None
-    assert of("me/other") is None and of(tmp_path / "hub") is None and of("no id at all/") is None
+    assert of("me/other") is of(tmp_path / "hub") is of("no id at all/") is None
     (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + " ")
     assert of(checkpoint) != whole
     (many := tmp_path / "many").mkdir()  # shards of 16 GiB, holes but for what is written here
@@ -234,28 +188,43 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
         stored(*own(checkpoint), "model.sparsity=wanda-0.5")
 
 
-def test_a_search_of_other_weights_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    own = [*words(checkpoint, tmp_path, "self-sd"), "dataset=mini-math"]
-    own += [*SEARCH, "search.iterations=2"]
-    dispatch(["search", *own])
-    (trace,) = tmp_path.glob("search/*/trace.jsonl")
-    before = trace.read_text()
-    config = compose([*own, "search.own=true"])
-    searched = resolve_cell(config).config.method.skip
-    retrain(checkpoint)
-    with pytest.raises(SkipbenchError, match=r"other weights.*fresh=true"):
-        dispatch(["search", *own])
-    refused(config)
-    with pytest.raises(SkipbenchError, match="other weights"):
-        resolve_cell(config)
-    assert trace.read_text() == before
-    run_cell(replace(config, fresh=True), print_table=False)
-    assert len(list(tmp_path.glob("search/*/trace.jsonl"))) == 1 and trace.read_text() != before
-    (old,) = tmp_path.glob("replaced/*/trace.jsonl")
-    assert old.read_text() == before and searched
-    lines = trace.read_text().splitlines()
-    first = json.loads(lines[0])
-    del first["settings"]["weights_sha256"]
-    trace.write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
-    with pytest.raises(SkipbenchError, match="weights_sha256"):  # of nobody knows which weights
-        dispatch(["search", *own])
+def test_a_kept_turn_of_another_prompt_is_refused(tmp_path: Path) -> None:
+    config = compose([*SMALL, "limit=2", f"results={tmp_path}", "method=uniform"])
+    run_cell(config)
+    folder, _ = record(config)
+    interrupt(folder, 1)
+    turns = folder.parent / "turns.jsonl"
+    edit(turns, prompt_hash="0" * 16)
+    turns.write_text(turns.read_text() + "\n")
+    with pytest.raises(SkipbenchError, match=r"turn 0 .* is of another prompt"):
+        run_cell(config)
+
+
+ELSEWHERE = {"device": "NVIDIA H100", "threads": 96, "host": "node7", "versions": {"torch": "2.1"}}
+
+
+def test_a_run_goes_on_under_the_same_conditions_alone(tmp_path: Path) -> None:
+    """And processes that go on are written down."""
+    config = compose([*SMALL, "limit=3", "method=uniform", f"results={tmp_path}"])
+    run_cell(config)
+    folder, run = record(config)
+    path, here = folder / "provenance.json", run.provenance.versions
+    interrupt(folder, 2)
+    original = path.read_text()
+    edit(path, **ELSEWHERE)
+    before = {p.name: p.read_bytes() for p in folder.glob("*.json*")}
+    with pytest.raises(SkipbenchError, match="fresh=true") as told:
+        run_cell(config)
+    changed = "device NVIDIA H100 -> cpu", "threads 96 -> 1", f"torch 2.1 -> {here['torch']}"
+    assert all(one in str(told.value) for one in changed)
+    assert {p.name: p.read_bytes() for p in folder.glob("*.json*")} == before
+    path.write_text(original)
+    edit(path, host="node7", cores=3)
+    run_cell(config)
+    (one,) = record(config)[1].provenance.resumed
+    assert one["after_turns"] == 2 and one["host"] != "node7" and "device" not in one
+    interrupt(folder, 0)  # nothing is left of the first processes
+    edit(path, **ELSEWHERE)
+    run_cell(config)
+    assert record(config)[1].provenance.device == "cpu"
+    assert not record(config)[1].provenance.resumed

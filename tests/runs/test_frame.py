@@ -48,12 +48,5 @@ def test_a_frame_of_turns_holds_the_counts_and_seconds_of_every_arm(tmp_path: Pa
             if arm != VANILLA:
                 assert (row["lossless"], row["divergence.logit_gap"]) == ("tie", 0.5)
     assert next(rows, None) is None
-
-
-def test_what_has_no_runs_or_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match="has no runs"):
-        frame(tmp_path)
-    folder = make_run(tmp_path)
-    (folder / "metrics.json").write_text('{"M": "high"}')
-    with pytest.raises(SkipbenchError, match=r"metrics\.json cannot be read"):
-        frame(tmp_path)
+        frame(tmp_path / "none")

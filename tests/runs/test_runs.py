@@ -1,6 +1,7 @@
 """Records and the folder of a run: nothing is lost, nothing is mixed, and errors say where."""
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -12,14 +13,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from builders import turn
+from builders import fake_tool, turn
 from conftest import ROOT
 from msgspec.structs import replace
 
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
+from skipbench.runs import provenance
 from skipbench.runs.files import append_line, write_atomic
+from skipbench.runs.gpu import Gpu, gpu
+from skipbench.runs.lock import held
 from skipbench.runs.measures import Metrics
 from skipbench.runs.provenance import Provenance, config_hash, portable, run_name
 from skipbench.runs.reading import run_folders
@@ -60,16 +65,15 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         append(tmp_path, index)
     run.status("done")
     run.write_metrics(Metrics(M=1.5, samples=3))
+    run.close()
     assert (indices(tmp_path), [t.index for t in read_turns(run.folder)]) == ([2, 0, 1], [0, 1, 2])
     loaded = read_run(tmp_path / "method")
-    assert loaded.metrics == Metrics(M=1.5, samples=3)
-    assert loaded.status.state == "done"
+    assert (loaded.metrics, loaded.status.state) == (Metrics(M=1.5, samples=3), "done")
     assert loaded.settings == {"seed": 0, "method": {"name": "method"}}
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")} == {
-        ".lock", "config.yaml", "turns.jsonl", "texts.jsonl", "method/.lock", "method/config.yaml",
-        "method/provenance.json", "method/metrics.json", "method/status.json",
-    }  # fmt: skip
-    run.close()
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
+    own = {f"method/{name}.json" for name in ("provenance", "metrics", "status")}
+    both = {f"{place}{name}" for place in ("", "method/") for name in (".lock", "config.yaml")}
+    assert files == {"turns.jsonl", "texts.jsonl"} | own | both
 
 
 def test_a_row_holds_each_arm_once_and_a_later_arm_with_a_vanilla_of_its_own(
@@ -189,6 +193,29 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
     store(tmp_path).close()
 
 
+def test_a_folder_is_held_once_and_again_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(says: str) -> None:
+        with pytest.raises(SkipbenchError, match=says), held(tmp_path):
+            raise AssertionError
+
+    with held(tmp_path):
+        refused(rf"another process \(pid {os.getpid()} on ")
+        (tmp_path / ".lock").write_text("")  # as on a full disk
+        refused("it has the lock")
+    with pytest.raises(KeyboardInterrupt), held(tmp_path):
+        raise KeyboardInterrupt
+    with held(tmp_path):
+        pass
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    refused("on a file system without flock; mount")
+
+
 WRITER = """
 import sys
 from pathlib import Path
@@ -210,7 +237,7 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
     """They append to one row, each for an arm of its own."""
     rng = random.Random(11)
     done = {"a": 0, "b": 0}
-    for _ in range(5):
+    for _ in range(3):
         with contextlib.ExitStack() as stack:
             writers, told = dict[str, subprocess.Popen[str]](), dict[str, list[str]]()
             for arm in done:
@@ -265,14 +292,14 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
 
 
-@pytest.mark.parametrize("mask", [0o077, 0o022])
-def test_a_file_is_as_open_as_the_umask_lets_it(mask: int, tmp_path: Path) -> None:
-    before = os.umask(mask)
-    try:
-        write_atomic(tmp_path / "report.html", "texts")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644 & ~mask
+def test_a_file_is_as_open_as_the_umask_lets_it(tmp_path: Path) -> None:
+    for mask in (0o077, 0o022):
+        before = os.umask(mask)
+        try:
+            write_atomic(tmp_path / "report.html", "texts")
+        finally:
+            os.umask(before)
+        assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o644 & ~mask
 
 
 def test_names_and_hashes() -> None:
@@ -295,6 +322,33 @@ def test_provenance_names_versions_and_no_environment(monkeypatch: pytest.Monkey
     assert found.slurm == {"SLURM_JOB_ID": "17"}
     assert found.versions["torch"].startswith("2.13")
     assert "secret-value" not in repr(found)
+
+
+SMI = """case "$*" in
+*--id=GPU-1*clocks.max.sm*nounits*) echo "580.65.06, 1980, 1980, 3201, 700.00" ;;
+*--id=GPU-2*) echo "580.65.06, 210, [N/A], 3201, [Not Supported]" ;;
+*) echo "No devices were found"; exit 6 ;;
+esac"""
+
+
+def test_the_provenance_names_gpus_and_the_commit_of_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool(tmp_path, "nvidia-smi", SMI, monkeypatch)
+    first, second = Gpu("580.65.06", 1980, 1980, 3201, 700), Gpu("580.65.06", 210, None, 3201, None)
+    assert [gpu(f"GPU-{n}") for n in (1, 2, 3)] == [first, second, Gpu()]
+    one = Provenance(gpus=[first], cudnn=91900)
+    assert msgspec.convert(msgspec.to_builtins(one), Provenance) == one
+    other = Provenance(gpus=[second], cudnn=91900)
+    resumed = one.resumed_by(other, 3, tmp_path).resumed
+    assert resumed == [{"after_turns": 3, "gpus": msgspec.to_builtins([second])}]
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert gpu("GPU-1") == Gpu() and Provenance.here().gpus == []
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "skipbench")
+    monkeypatch.delenv("SKIPBENCH_COMMIT", raising=False)
+    assert Provenance.here().commit is None
+    monkeypatch.setenv("SKIPBENCH_COMMIT", "158f0bf")
+    assert (Provenance.here().commit, Provenance.here().dirty) == ("158f0bf", None)
 
 
 @pytest.mark.slow
