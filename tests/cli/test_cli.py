@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import SMALL
 from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
 
 from skipbench.cli.command import declared
@@ -28,9 +29,8 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
     for word in ("write their tables", "self-sd", "reference", "model.dtype", "--config-dir"):
         assert word in text
     assert "_hub" not in text and "_target_" not in text
-    known = (
-        skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0].strip().split(", ")
-    )
+    told = skipbench("nothing").stderr.partition("Commands: ")[2].partition(".")[0]
+    known = told.strip().split(", ")
     assert {"table", "runrow"} < set(known)
     assert max(map(len, text.partition("commands\n")[2].partition("keys\n")[0].splitlines())) <= 80
     for name in set(known) - {"runrow"}:  # what submit's jobs call
@@ -43,10 +43,8 @@ def test_help_lists_choices_and_commands(skipbench: Command) -> None:
 
 
 def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
-    script = f"{sys.executable} -m skipbench --help | head -2"
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    script = ["bash", "-c", f"{sys.executable} -m skipbench --help | head -2"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("skipbench:") and not done.stderr
 
 
@@ -54,13 +52,7 @@ def test_a_reader_that_leaves_early_sees_no_traceback() -> None:
 def test_a_table_is_written_and_rendered_again_without_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = [
-        "limit=1",
-        "dataset.max_new_tokens=8",
-        "engine.warmup=0",
-        f"results={tmp_path}",
-        "method=uniform",
-    ]
+    small = [*SMALL, f"results={tmp_path}", "method=uniform"]
     dispatch(["table", "tiny", *small])
     table = (tmp_path / "tables" / "tiny.md").read_text()
     assert "mini-summary" in table and "not replications" in table
@@ -71,13 +63,8 @@ def test_a_table_is_written_and_rendered_again_without_running(
 
 @pytest.mark.slow
 def test_search_stores_a_set_that_self_sd_then_uses(tmp_path: Path) -> None:
-    small = (
-        "search.prompts=1",
-        "search.max_new_tokens=8",
-        "search.strategy=random",
-        "search.iterations=3",
-        f"results={tmp_path}",
-    )
+    small = ["search.prompts=1", "search.max_new_tokens=8", "search.strategy=random"]
+    small += ["search.iterations=3", f"results={tmp_path}"]
     dispatch(["search", "method=self-sd", *small])
     (path,) = (tmp_path / "skip_sets").glob("tiny_self-sd_*.json")
     stored = json.loads(path.read_text())["skip"]
@@ -97,15 +84,8 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["doctor", f"results={tmp_path}"])
-    dispatch(
-        [
-            "profile",
-            "profile.contexts=[16,32,5000]",
-            "profile.rows=[1,3]",
-            "profile.repeats=3",
-            f"results={tmp_path}",
-        ]
-    )
+    sizes = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=3"]
+    dispatch(["profile", *sizes, f"results={tmp_path}"])
     said = capsys.readouterr()
     assert "embedded model: 12 layers" in said.out
     assert "pass us" in said.out and "5000" in said.err
@@ -113,29 +93,19 @@ def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("engine", rest_slow(["fused", "reference"], "fused".__eq__))
 def test_sampling_and_low_precision_run(engine: str, tmp_path: Path) -> None:
-    small = [
-        "limit=1",
-        "dataset.max_new_tokens=8",
-        "engine.warmup=0",
-        f"engine={engine}",
-        f"results={tmp_path}",
-        "method=uniform",
-    ]
+    small = [*SMALL, f"engine={engine}", f"results={tmp_path}", "method=uniform"]
     assert nothing_lost(run_cell(compose([*small, "decoding=sampling"])))
     assert nothing_lost(run_cell(compose([*small, "model.dtype=bfloat16"])))
     kinds = [m["lossless"] for m in metrics(tmp_path)]
     assert sorted(k["sampled"] for k in kinds) == [0, 1]
 
 
-@pytest.mark.skipif(
-    not SHARED.is_dir(), reason="the folder of real checkpoints is not beside this checkout"
-)
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no folder of checkpoints beside this checkout")
 @pytest.mark.slow
 def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> None:
     path = f"model.path={SHARED}/models/stories260K"
     data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")
-    done = skipbench(
-        path, *data, "method=uniform", "limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}"
-    )
+    short = ("limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
+    done = skipbench(path, *data, "method=uniform", *short)
     assert done.returncode == 0, done.stderr
     assert "stories260K on tinystories" in done.stdout and "4/4" in done.stdout
