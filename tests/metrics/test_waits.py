@@ -1,22 +1,16 @@
 """Time to the first token, time per output token: from the clock to the table."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from conftest import make_method, random_lm
 from msgspec import structs
 
-from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
-from skipbench.experiments.row import run_cell
 from skipbench.metrics.summary import percentiles, summarise
 from skipbench.profile.clock import Clock
 from skipbench.report.values import waits
 from skipbench.runs.measures import Percentiles
-from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Arm, Round, Seconds, Turn
-from skipbench.runs.store import read_turns
 
 CPU = torch.device("cpu")
 
@@ -63,19 +57,3 @@ def test_percentiles_weigh_tokens() -> None:
     times = structs.astuple(of.s_per_output_token)
     assert times == pytest.approx((0.05, 0.1, 0.1))
     assert waits(of, "s_per_output_token").text == "100 / 100 / 400 -> 50.0 / 100 / 100"
-
-
-@pytest.mark.slow
-def test_a_run_records_and_shows_them(tmp_path: Path) -> None:
-    words = ["method=self-sd", "limit=2", "dataset.max_new_tokens=24", f"results={tmp_path}"]
-    config = compose(words)
-    metrics = run_cell(config, print_table=False)
-    assert metrics is not None
-    (folder,) = run_folders(tmp_path)
-    for one in read_turns(folder):
-        for arm_ in one.arms.values():
-            assert len(arm_.round_s) == len(arm_.rounds)
-            assert sum(arm_.round_s) <= arm_.seconds.decode + 1e-3
-    slow, fast = metrics.baseline.s_per_output_token, metrics.s_per_output_token
-    assert 0 < slow.p50 <= slow.p99 and 0 < fast.p50 <= fast.p99
-    assert "*ITL*: " in (folder / "table.md").read_text()

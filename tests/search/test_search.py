@@ -67,14 +67,7 @@ def test_bayes_beats_random_at_the_same_budget() -> None:
     assert statistics.mean(found["bayes"]) < statistics.mean(found["random"]) - 0.05
 
 
-@pytest.mark.parametrize(
-    ("name", "rounded"),
-    [
-        ("random", False),
-        ("bayes", True),
-        pytest.param("bayes", False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("name", "rounded"), [("random", False), ("bayes", True)])
 def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: Path) -> None:
     run(name, tmp_path / "whole", 5, rounded=rounded)
     for stop in (2, 4):
@@ -172,20 +165,12 @@ def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SkipbenchError, match=r"line 2.*another version or seed"):
         other = Strategy(Space(4), random_sets(Space(4), 99))
         search(toy, other, 4, 3, trace, {"strategy": "random", "protect": [1]})
-
-
-def test_a_damaged_trace_names_the_line(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl"
-    run("random", trace, 3)
     lines = trace.read_text().splitlines()
-    changes: list[dict[str, Any]] = [{"skip": "nonsense"}, {"skip": "attn:99"}, {"value": "fast"}]
-    wrong = [json.dumps(json.loads(lines[2]) | one) for one in (*changes, {"iteration": 7})]
-    for line in ("garbage", *wrong):
-        trace.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
+    for change in ({"skip": "nonsense"}, {"skip": "attn:99"}, {"value": "fast"}, {"iteration": 7}):
+        wrong = json.dumps(json.loads(lines[2]) | change)
+        trace.write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
         with pytest.raises(SkipbenchError, match=r"trace\.jsonl, line 3: not a trial"):
-            run("random", trace, 4)
-    with pytest.raises(SkipbenchError, match="results="):
-        run("random", trace / "under-a-file" / "trace.jsonl", 1)
+            run("random", trace, 4, protect=(1,))
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:
@@ -202,10 +187,7 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
         assert (trial["value"] is None) == broken
 
 
-@pytest.mark.parametrize(
-    ("name", "ratio"),
-    [("random", None), ("random", 0.5), ("bayes", 0.5)],
-)
+@pytest.mark.parametrize(("name", "ratio"), [("random", None), ("random", 0.5), ("bayes", 0.5)])
 def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: float | None) -> None:
     strategy, tried = make(name, ratio=ratio, protect=(0, 2), init=2), 0
     while tried < (5 if name == "bayes" else 64) and (skip := strategy.suggest()) is not None:
@@ -260,11 +242,7 @@ def test_a_search_draws_from_the_training_split(
 
 @pytest.mark.parametrize(("limit", "shared"), [(6, 0), (8, 2)])
 def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
-    limit: int,
-    shared: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    limit: int, shared: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = questions(tmp_path / "all.jsonl", "all", 10)
     words = [f"dataset.path={path}", "dataset.prompt=self-sd", f"limit={limit}"]
@@ -272,7 +250,6 @@ def test_without_a_training_split_a_search_avoids_the_rows_of_the_run(
     run = {row.prompt for row in compose(["dataset=gsm8k", *words]).dataset.rows(limit)}
     assert len(prompts) == 4 and len(run & set(prompts)) == shared
     assert [record.get("prompts_shared_with_run", 0) for record in settings] == [shared] * 2
-    assert ("decoded by the run, too" in capsys.readouterr().err) == bool(shared)
 
 
 def test_a_searched_set_is_of_the_prompts_that_it_avoided(
@@ -285,14 +262,6 @@ def test_a_searched_set_is_of_the_prompts_that_it_avoided(
     assert resolve_cell(compose([*again, "limit=2"])).config.method.skip is not None
     with pytest.raises(NotHereError, match=r"for the first 3 prompts of gsm8k.*limit=4"):
         resolve_cell(compose([*again, "limit=4"]))
-
-
-def test_a_search_looks_beyond_a_prompt_that_is_there_twice(tmp_path: Path) -> None:
-    lines = [{"question": f"Question {q}?", "answer": "#### 1"} for q in (0, 0, 0, 0, 1)]
-    (path := tmp_path / "twice.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    words = ["dataset=gsm8k", f"dataset.path={path}", "dataset.shots=0", "dataset.shuffle=false"]
-    rows, shared = compose(words).dataset.for_search(1).search_rows(1)
-    assert shared == 0 and "Question 1?" in rows[0].prompt
 
 
 def test_a_search_of_a_stream_has_the_training_splits_of_its_parts() -> None:

@@ -69,19 +69,3 @@ def test_a_programme_and_a_verification_take_their_share() -> None:
     assert measure(timed, "pass_s", "adapt")[0] == pytest.approx(0.5 / 4)
     assert measure(timed, "pass_s", "verify")[0] == pytest.approx(1.0 / 6)
     assert measure(METRICS, "pass_s", "adapt")[0] is None
-
-
-@pytest.mark.slow
-def test_a_search_before_decoding_is_counted_and_timed(tmp_path: Path) -> None:
-    words = ["search.iterations=4", "search.init=3", "search.prompts=1", "search.own=true"]
-    config = compose(
-        ["method=self-sd", f"results={tmp_path}", *SMALL, *words, "search.max_new_tokens=4"]
-    )
-    run_cell(config, print_table=False)
-    run = read_run(resolve_cell(config).folder)
-    costs = search_costs(config, run)
-    assert costs and (costs.random_steps, costs.bayes_steps) == (3, 1) and costs.seconds > 0
-    assert measure(Metrics(optimisation=costs), "search_h")[0] == costs.seconds / 3600
-    shorter = replace(config.search, iterations=3)
-    fewer = search_costs(replace(config, search=shorter), run)
-    assert fewer and fewer.bayes_steps == 0 and fewer.seconds < costs.seconds
