@@ -24,9 +24,11 @@ LIKE, APART = 0.55, 0.15
 def explain(error: Exception, overrides: list[str]) -> str:
     """Returns one line for an error that Hydra or OmegaConf raised for these overrides."""
     cause: BaseException | None = error
-    while cause is not None:
+    met = list[object]()  # OmegaConf chains errors in a circle under a debugger
+    while cause is not None and cause not in met:
         if isinstance(cause, SkipbenchError):
             return str(cause)
+        met.append(cause)
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
