@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from skipbench.config import catalog
-from skipbench.config.configurable import typed
+from skipbench.config.configurable import kinds_of, typed
 from skipbench.config.derived import derived
 from skipbench.config.explain import explain, hydra_initialized
 from skipbench.config.nodes import nodes_here
@@ -137,6 +137,7 @@ def to_run_config(config: DictConfig) -> RunConfig:
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
     _check_finite(plain)
+    typed(plain["preset"], kinds_of(Config)["preset"], "preset")
     if isinstance(stop := plain["method"].get("stop"), str):
         rules = "|".join(catalog.choices("stop"))
         raise SkipbenchError(

@@ -77,6 +77,8 @@ def _struct_of(kind: Any) -> Any:
 
 def kind_of(node: Mapping[str, Any], kinds: Sequence[Any]) -> Any:
     """Of these settings the kind with the most keys, all of which the node has; else the first."""
+    if not isinstance(node, Mapping):
+        return kinds[0]
     none = {"node", "variants"}  # which no composed node has
     fits = [kind for kind in kinds if {*kind.__struct_fields__} - none <= node.keys()]
     return max(fits, key=lambda kind: len(kind.__struct_fields__), default=kinds[0])

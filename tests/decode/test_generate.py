@@ -73,7 +73,7 @@ def test_ctrl_c_ends_an_answer(
     [
         ("generate --fast x", "unknown flag '--fast' of generate"),
         ("generate model=tinny x", "Did you mean tiny"),
-        ("generate max_new_tokens=x y", "max_new_tokens=x; wanted a number"),
+        ("generate max_new_tokens=x y", "max_new_tokens=x; wanted 1 or more"),
         ("generate method=swift decoding.temprature=1 x", "Did you mean decoding.temperature"),
     ],
 )

@@ -23,6 +23,5 @@ def test_asd_drops_the_attention_that_turns_the_state_least() -> None:
 
 @pytest.mark.parametrize("word", ["keep_first=13", "threshold=2"])
 def test_a_setting_out_of_bounds_is_named(word: str) -> None:
-    method = compose(["method=asd", f"method.{word}"]).method
     with pytest.raises(SkipbenchError, match=word.partition("=")[0]):
-        method.factory()(layers=12)
+        compose(["method=asd", f"method.{word}"]).method.factory()(layers=12)

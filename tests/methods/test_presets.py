@@ -32,7 +32,7 @@ def test_sizes_are_by_the_price_of_rows_on_every_device() -> None:
     assert compose(["model=llama2-7b"]).model.device == "cuda"
     assert settings() == settings("model=llama2-7b") == ours
     assert settings("preset=paper") == settings("preset=paper", "model=llama2-7b") == paper
-    with pytest.raises(SkipbenchError, match=r"preset: .*'cpu'.*\[tuned, paper\]"):
+    with pytest.raises(SkipbenchError, match="preset=cpu; wanted tuned or paper"):
         compose(["method=lookahead", "preset=cpu"])
     with pytest.raises(SkipbenchError, match=r"level=3.*window=0 chooses"):
         make_method("lookahead", "preset=tuned", "method.level=3")

@@ -14,6 +14,7 @@ import pytest
 from skipbench.bench import skip_search as offline
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
+from skipbench.config.configurable import typed
 from skipbench.config.run_config import Search
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotHereError, SkipbenchError
@@ -40,7 +41,9 @@ def toy(skip: DraftPlan) -> tuple[float, dict[str, float]]:
 
 
 def make(name: str, **more: Any) -> Any:
-    return make_strategy(Search(**{"strategy": name, "seed": 3, "init": 3} | more), 4)
+    return make_strategy(
+        typed({"strategy": name, "seed": 3, "init": 3} | more, Search, "search"), 4
+    )
 
 
 def run(name: str, trace: Path, iterations: int, objective: Any = toy, **more: Any) -> Trial:

@@ -25,7 +25,6 @@ from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import summarise
-from skipbench.report.difference import differences
 from skipbench.report.tables.stored import Summary
 from skipbench.runs.files import write_atomic
 from skipbench.runs.provenance import Provenance, config_hash
@@ -141,11 +140,7 @@ def test_a_run_of_fewer_prompts_is_compared_by_prompt(
     turns, arm = packed[one["id"]][::6], one["id"].partition("/")[2]
     own = structs.replace(turns[0].arms[arm], tokens=[1])
     shorter = structs.replace(turns[0], arms={**turns[0].arms, arm: own})
-    (fewer,) = make_row(tmp_path, [one], [shorter, *turns[1:3]], limit=3)
-    (cell,), (left, none) = differences(results, tmp_path)
-    assert (cell.samples, cell.same_tokens, cell.limits) == (3, 2, (None, 3))
-    assert fewer.metrics and (pytest.approx(fewer.metrics.M),) * 2 == cell.M
-    assert len(left) == 1 and METHODS[1] in left[0] and not none
+    make_row(tmp_path, [one], [shorter, *turns[1:3]], limit=3)
     with contextlib.suppress(SystemExit):
         dispatch(["diff", str(results), str(tmp_path)])
     shown = capsys.readouterr().out
