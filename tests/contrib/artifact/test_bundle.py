@@ -2,7 +2,6 @@
 second turn of a committed table's, with settings that name a person's folder.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -20,7 +19,6 @@ from conftest import ROOT, Command
 from msgspec import structs
 
 from scripts.pack_records import table_of, unpacked
-from skipbench.cli.main import dispatch
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
@@ -45,8 +43,6 @@ def make_row(
     results: Path,
     stored: Sequence[dict[str, Any]],
     turns: Sequence[Turn],
-    argv: list[str] | None = None,
-    limit: int | None = None,
 ) -> list[Run]:
     """Done runs of packed turns."""
     names, stores = {VANILLA: VANILLA}, list[RunStore]()
@@ -57,11 +53,11 @@ def make_row(
             "dataset": {"name": one["dataset"], "max_new_tokens": 64},
             "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
         }
-        here = {"argv": argv or ARGV, "host": "alices-box", "layers": 30}
+        here = {"argv": ARGV, "host": "alices-box", "layers": 30}
         here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
         known = {k: v for k, v in one["provenance"].items() if k in Provenance.__struct_fields__}
         provenance = msgspec.convert({**known, **here}, Provenance)
-        stores.append(RunStore(folder_of(results, settings), settings, provenance, limit=limit))
+        stores.append(RunStore(folder_of(results, settings), settings, provenance))
         names[one["id"].partition("/")[2]] = stores[-1].folder.name
     made = list[Turn]()
     for turn in turns:
@@ -132,41 +128,12 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
     assert (claim["number"], tuple(claim["interval"])) == (speedup.e2e, speedup.e2e_ci95)
 
 
-def test_a_run_of_fewer_prompts_is_compared_by_prompt(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
-    (one,) = [s for s in stored if s["method"] == METHODS[0] and not s.get("group")]
-    turns, arm = packed[one["id"]][::6], one["id"].partition("/")[2]
-    own = structs.replace(turns[0].arms[arm], tokens=[1])
-    shorter = structs.replace(turns[0], arms={**turns[0].arms, arm: own})
-    make_row(tmp_path, [one], [shorter, *turns[1:3]], limit=3)
-    with contextlib.suppress(SystemExit):
-        dispatch(["diff", str(results), str(tmp_path)])
-    shown = capsys.readouterr().out
-    assert "2 of 3 outputs have the same tokens; M " in shown and "limit all and 3" in shown
-
-
-@pytest.mark.parametrize(
-    ("argv", "command"),
-    [
-        (["/usr/bin/skipbench"], "python -m skipbench"),
-        (["skipbench", "-m", "seed=1,2", "results=r"], "python -m skipbench -m seed=1,2"),
-        (["/home/alice/mine.py", "8b"], "python elsewhere:mine.py 8b"),
-    ],
-)
-def test_a_claim_names_the_program_that_made_its_run(
-    argv: list[str], command: str, tmp_path: Path
-) -> None:
-    stored, packed = json.loads(table_of(RECORDS).read_text())["runs"], unpacked(RECORDS)
-    make_row(tmp_path / "results", stored[:1], packed[stored[0]["id"]][:1], argv)
-    write_bundle(tmp_path / "out", tmp_path / "results")
-    claims = json.loads((tmp_path / "out" / CLAIMS).read_text())["claims"]
-    assert {one["command"] for one in claims} == {command}
-
-
 def test_a_bundle_is_a_results_folder_with_its_digests(bundle: Path) -> None:
     for folder in run_folders(bundle):
+        for place in (folder, folder.parent):
+            assert place.name.endswith(
+                config_hash(yaml.safe_load((place / "config.yaml").read_text()))
+            )
         run = read_run(folder)
         assert run.done and len(run.sound) == run.measured.samples
         assert run.setting("model.path") == "elsewhere:smollm2.gguf"
@@ -211,30 +178,14 @@ def turns_edit(change: Callable[[list[Any], str], None]) -> Edit:
     return edit
 
 
-def swap_with(other: str) -> Callable[[list[Any], str], None]:
-    def swap(turns: list[Any], auto: str) -> None:
-        for arms in (turn["arms"] for turn in turns):
-            (name,) = (arm for arm in arms if arm.startswith(other))
-            arms[name], arms[auto] = arms[auto], arms[name]
-
-    return swap
+def swapped(turns: list[Any], auto: str) -> None:
+    for arms in (turn["arms"] for turn in turns):
+        (name,) = (arm for arm in arms if arm.startswith(VANILLA))
+        arms[name], arms[auto] = arms[auto], arms[name]
 
 
 def faster(turns: list[Any], auto: str) -> None:
     turns[0]["arms"][auto]["seconds"]["verify"] *= 0.9
-
-
-def json_edit(name: str, old: str, new: str) -> Edit:
-    """Replaces text in a file of `auto`'s run, or of the bundle."""
-
-    def edit(folder: Path) -> None:
-        path = run_of(folder, "auto") / name
-        path = path if path.is_file() else folder / name
-        before = path.read_text()
-        assert re.search(old, before)
-        path.write_text(re.sub(old, new, before, count=1))
-
-    return edit
 
 
 def other_setting(folder: Path) -> None:
@@ -242,25 +193,16 @@ def other_setting(folder: Path) -> None:
     path.write_text(path.read_text().replace("max_new_tokens: 64", "max_new_tokens: 128"))
 
 
-def figure(folder: Path) -> None:
-    (folder / "figures" / "head-to-head.png").write_bytes(b"\x89PNG, but another")
-
-
 EDITS: dict[str, tuple[Edit, str]] = {
     "a number": (claims_edit(number=9.9), r"= 9.9: number is 1\.\d+ by the run's files"),
     "a number's last digits": (last_digits, "number is "),
     "an interval": (claims_edit(interval=[1.0, 1.1]), "interval is "),
-    "an interval removed": (claims_edit(interval=None), "interval is "),
-    "the hardware": (claims_edit(hardware="a100"), r"hardware is .+, 1 threads of 2 cores"),
     "a command": (claims_edit(command="python -m skipbench"), "command is python -m skipbench t"),
-    "a commit claimed": (claims_edit(commit="0123abc"), "commit is "),
     "a protocol claimed": (claims_edit(protocol=1), "protocol is None by the run's files, not 1"),
     "a claim removed": (without_a_claim, "which nothing claims"),
     "a sample removed": (turns_edit(lambda turns, _: turns.pop()), "samples is 13"),
     "a time": (turns_edit(faster), "number is "),
-    "arms swapped": (turns_edit(swap_with(VANILLA)), "number is "),
-    "runs swapped": (turns_edit(swap_with(METHODS[1])), "number is "),
-    "a commit recorded": (json_edit("provenance.json", '"commit": "..', '"commit": "xy'), "commit"),
+    "arms swapped": (turns_edit(swapped), "number is "),
     "a setting": (other_setting, "has the hash"),
 }
 
@@ -275,29 +217,19 @@ def test_a_careful_edit_is_found(name: str, bundle: Path, tmp_path: Path) -> Non
     assert re.search(why, failures(edited)), failures(edited)
 
 
-@pytest.mark.parametrize(
-    ("edit", "why"),
-    [
-        (figure, "figures/head-to-head.png: another sha256"),
-        (
-            lambda folder: (folder / "figures/head-to-head.png").unlink(),
-            "head-to-head.png: missing",
-        ),
-        (lambda folder: (folder / "more.txt").touch(), "more.txt: not in SHA256SUMS"),
-        (
-            lambda folder: (folder / SUMS).write_text("0123  claims.json\n"),
-            "claims.json: not in SHA256SUMS",
-        ),
-        (
-            lambda folder: (folder / SUMS).write_text(2 * (folder / SUMS).read_text()),
-            "of its lines name no file, or one again",
-        ),
-    ],
-)
-def test_another_file_is_found(edit: Edit, why: str, bundle: Path, tmp_path: Path) -> None:
-    edited = shutil.copytree(bundle, tmp_path / "bundle")
-    edit(edited)
-    assert why in failures(edited)
+def test_another_file_is_found(bundle: Path, tmp_path: Path) -> None:
+    edited, figure = shutil.copytree(bundle, tmp_path / "bundle"), "figures/head-to-head.png"
+    sums = (edited / SUMS).read_text()
+    (edited / figure).write_bytes(b"\x89PNG, but another")
+    (edited / "more.txt").touch()
+    assert f"{figure}: another sha256" in (found := failures(edited))
+    assert "more.txt: not in SHA256SUMS" in found
+    (edited / figure).unlink()
+    assert "head-to-head.png: missing" in failures(edited)
+    (edited / SUMS).write_text("0123  claims.json\n")
+    assert "claims.json: not in SHA256SUMS" in failures(edited)
+    (edited / SUMS).write_text(2 * sums)
+    assert "of its lines name no file, or one again" in failures(edited)
 
 
 def test_what_fails_is_printed_and_the_status_says_it(
@@ -323,9 +255,3 @@ def test_no_bundle_is_written_over_a_folder_without_runs_or_with_places(
     (told / "tables/note.md").write_text("from /home/alice/r")
     with pytest.raises(SkipbenchError, match=r"note\.md names a place .*/home/alice"):
         write_bundle(tmp_path / "out", told)
-
-
-def test_settings_keep_their_hash_where_they_name_no_place(bundle: Path) -> None:
-    for folder in (place for arm in run_folders(bundle) for place in (arm, arm.parent)):
-        settings = yaml.safe_load((folder / "config.yaml").read_text())
-        assert folder.name.endswith(config_hash(settings))

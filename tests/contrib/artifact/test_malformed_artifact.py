@@ -17,9 +17,9 @@ ARM = {"tokens": [], "rounds": [], "seconds": SECONDS, "finish": "eos", "served"
 TURN = {"index": 0, "id": "p", "prompt_hash": "", "prompt_tokens": 1, "order": ["A"]}
 METHOD = {"name": "a", "url": "http://A", "model": "m", "engine": "e"}
 BENCH: dict[str, Any] = {
-    "turns.jsonl": {**TURN, "arms": {"A": ARM}, "groups": {}, "question": "", "format": 2},
     "config.yaml": {"base": "A", "dataset": {"name": "d"}, "decoding": {"temperature": 0.0}},
     "A/config.yaml": {"method": METHOD, "model": {"name": "m"}, "over": "a"},
+    "turns.jsonl": {**TURN, "arms": {"A": ARM}, "groups": {}, "question": "", "format": 2},
 }
 
 
@@ -53,5 +53,6 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
 def test_what_a_file_holds_is_read_or_refused(each: int, readers: dict[str, Reader]) -> None:
     for reader in readers.values():
         reader.read()
-    found = faults(readers, each)
+    daily = {name: of for name, of in readers.items() if not name.endswith("config.yaml")}
+    found = faults(readers if each > 4 else daily, each)
     assert not found, "\n".join(found[:20])

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-from conftest import Command
 
 from skipbench.config.architecture import Shape
-from skipbench.config.catalog import known_hardware
 from skipbench.config.hardware import Hardware
 from skipbench.contrib.artifact.predict import (
     Drafts,
@@ -18,9 +16,7 @@ from skipbench.contrib.artifact.predict import (
 from skipbench.contrib.artifact.predict_command import prediction
 from skipbench.contrib.artifact.predict_papers import TABLES, skipping
 from skipbench.contrib.artifact.predict_table import Line
-from skipbench.errors import SkipbenchError
 from skipbench.metrics.prices import Curve, Latencies, Point, Prices
-from skipbench.profile.roofline import match
 from skipbench.report.published import Printed
 
 COMMITTED = Path(__file__).parents[3] / "results" / "predicted"
@@ -49,21 +45,6 @@ def test_a_cell_is_swift_s_formula_by_hand() -> None:
     assert found.speedup.value == pytest.approx(0.8 * 3 / (4 * c + v))
     assert found.speedup.low == pytest.approx(0.8 * 3 / (4 * 1.1 * c + v))
     assert found.speedup.high == pytest.approx(3 / (4 * 0.9 * c + 1))
-
-
-def test_without_tokens_per_round_the_best_length_is_likely() -> None:
-    known = PrintedAcceptance(None, Range(0.8, 0.8, 0.8), "")
-    found = predict(machine(), known, drafts())
-    each = [(1 - 0.8 ** (n + 1)) / 0.2 / (n * 10 / 16 + (16 + n) / 16) for n in range(1, 9)]
-    assert (
-        found.speedup.value == pytest.approx(max(each)) and found.gamma == each.index(max(each)) + 1
-    )
-    assert found.speedup.low < min(each[:5]) and found.speedup.high > max(each)
-    guesses = Drafts(None, 32, 0, (5, 0), (5, 0))
-    assert (
-        predict(machine(), PrintedAcceptance(Range(2, 2, 2), None, ""), guesses).speedup.value
-        == 1.6
-    )
 
 
 def test_a_wider_mlp_weighs_more_in_another_shape() -> None:
@@ -104,23 +85,3 @@ def test_a_datasheet_reads_bytes_and_nothing_else() -> None:
     assert c is not None and c == pytest.approx((shares[0] / shares[1],) * 3)
     assert sheet.v(drafts(), 7) == (1.0, 1.0, 1.0), "8 operations a byte: 8 rows are one pass"
     assert sheet.v(drafts(), 15).value == pytest.approx(2.0)
-
-
-def test_other_tables_and_machines_are_refused() -> None:
-    for name, hardware, why in (
-        ("swift-table3", "h100-measured", "no predictions of swift-table3; there are"),
-        ("swift-table2", "cpu", "hardware=cpu has no prices; those that have: a100-40gb, "),
-    ):
-        with pytest.raises(SkipbenchError, match=why):
-            prediction(name, hardware)
-
-
-def test_measured_hardware_is_no_place_and_no_datasheet(skipbench: Command) -> None:
-    assert match("NVIDIA H100 80GB HBM3", known_hardware()) == "h100-sxm"
-    table = "table", "swift-table2", "scale=paper", "--plan"
-    for words, why in (
-        (["hardware=h100-measured"], "hardware=h100-measured is no place where cells run"),
-        (["hardware=slurm-a100", "hardware.device=h100-measured"], "wanted one of a100-40gb"),
-    ):
-        done = skipbench(*table, *words)
-        assert done.returncode == 2 and why in done.stderr.splitlines()[-1]

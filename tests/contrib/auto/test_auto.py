@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import LAYERS, make_method, random_lm, random_model
+from conftest import LAYERS, NEEDED, make_method, random_lm, random_model
 
+import skipbench
+from skipbench.cli.answers import speed_text
 from skipbench.config.architecture import Shape
 from skipbench.contrib.auto import auto
 from skipbench.contrib.auto.chances import Calibration
@@ -21,7 +23,8 @@ from skipbench.contrib.cpu import top_tokens
 from skipbench.contrib.cpu.top_tokens import two_best
 from skipbench.contrib.lowbit.chances import Counters, chain_value
 from skipbench.decode.draft import Draft, State
-from skipbench.decode.loop import generate
+from skipbench.decode.loop import generate, stream
+from skipbench.decode.method import MethodCopies
 from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, Growth, min_slopes
@@ -29,7 +32,8 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.prices import DRAFT_ROWS, Latencies, Prices
+from skipbench.metrics.host import Host
+from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Curve, Latencies, Prices
 from skipbench.models.random_weights import planted_model
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -44,23 +48,32 @@ def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("search")
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.float64])
-@pytest.mark.parametrize(("size", "shift"), [(7, 0), (61, -9), (5000, 0), (5000, -40)])
-def test_the_most_likely_tokens(size: int, shift: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(size)
-    logits = (torch.randn(5, size) * 4 + shift).to(dtype)
-    best, top = choices(logits, 8)
-    assert best == logits.float().numpy().argmax(-1).tolist()
-    wanted = logits.float().topk(min(8, size)).values
-    torch.testing.assert_close(logits.float().gather(-1, torch.tensor(top)), wanted)
-    assert all(len(set(row)) == len(row) for row in top)
-    logits[3, 2] = float("nan")
-    assert choices(logits, 8)[0][3] == choices(logits)[0][3] == -1
+def test_the_most_likely_tokens_and_the_probabilities_of_two(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for size, shift in ((7, 0), (61, -9), (5000, 0), (5000, -40)):
+        logits = (torch.randn(5, size) * 4 + shift).to(dtype)
+        best, top = choices(logits, 8)
+        assert best == logits.float().numpy().argmax(-1).tolist()
+        wanted = logits.float().topk(min(8, size)).values
+        torch.testing.assert_close(logits.float().gather(-1, torch.tensor(top)), wanted)
+        assert all(len(set(row)) == len(row) for row in top)
+        both = logits.double().topk(2).values
+        for of_all, whole in (
+            (True, logits.double().logsumexp(-1, keepdim=True)),
+            (False, both[:, :1]),
+        ):
+            found = two_best(logits, of_all)
+            at = torch.tensor([[token] for token, _, _ in found])  # of equal ones any
+            assert torch.equal(logits.gather(-1, at), logits.max(-1, keepdim=True).values)
+            probabilities = torch.tensor([row[1:] for row in found], dtype=torch.float64)
+            torch.testing.assert_close(probabilities, (both - whole).exp(), rtol=1e-4, atol=1e-6)
+        logits[3, 2] = float("nan")
+        assert choices(logits, 8)[0][3] == choices(logits)[0][3] == -1
 
 
 @pytest.mark.usefixtures("search")
-@pytest.mark.parametrize("k", [0, 6])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype, k: int) -> None:
+def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype) -> None:
     logits = torch.full((9, 3000), -5.0, dtype=dtype)
     logits[0], logits[1, 700:], logits[2, 5:] = 1.0, 2.0, -1.0
     logits[3, 8], logits[3, 2] = 0.0, -0.0
@@ -68,23 +81,10 @@ def test_the_first_of_equal_logits_and_none_of_infinite_ones(dtype: torch.dtype,
     logits[6, 50:60], logits[6, 55] = 3.0, -float("nan")  # a NaN with a sign, as x86 makes them
     logits[7, 2999], logits[7, 2990] = 4.0, 4.0
     wanted = [0, 700, 5, 2, -1, -1, -1, 2990, 0]
-    assert choices(logits, k)[0] == wanted
-    for row in (0, 1, 2, 3, 4, 5, 6, 7, 8):  # each by itself: others decide how all are searched
-        assert choices(logits[row : row + 1], k)[0] == wanted[row : row + 1]
-
-
-@pytest.mark.usefixtures("search")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_two_best_and_their_probabilities(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    logits = (torch.randn(4, 3000) * 4).to(dtype)
-    numbers = logits.double()
-    top = numbers.topk(2).values
-    for of_all, whole in ((True, numbers.logsumexp(-1, keepdim=True)), (False, top[:, :1])):
-        found = two_best(logits, of_all)
-        assert [best for best, _, _ in found] == logits.float().numpy().argmax(-1).tolist()
-        probabilities = torch.tensor([row[1:] for row in found], dtype=torch.float64)
-        torch.testing.assert_close(probabilities, (top - whole).exp(), rtol=1e-4, atol=1e-6)
+    for k in (0, 6):
+        assert choices(logits, k)[0] == wanted
+        for row in range(9):  # each by itself: others decide how all are searched
+            assert choices(logits[row : row + 1], k)[0] == wanted[row : row + 1]
 
 
 def test_matches_are_those_of_a_plain_search() -> None:
@@ -107,7 +107,7 @@ def test_matches_are_those_of_a_plain_search() -> None:
         assert [length for _, length in got] == sorted((n for _, n in got), reverse=True)
 
 
-def test_copies_go_over_no_border_of_texts() -> None:
+def test_copies_go_over_no_border_of_texts_and_successors_forget_the_oldest() -> None:
     index = TextIndex(limit=100)
     state = State(None, [], max_new_tokens=3)  # type: ignore[arg-type]  # no model
     state.emit([5, 6, 7])
@@ -116,9 +116,6 @@ def test_copies_go_over_no_border_of_texts() -> None:
     ((at, length),) = index.find()
     assert (index.text[at], length) == (7, 2)
     assert index.follow([(at, length)], 7) == []
-
-
-def test_successors_forget_the_oldest() -> None:
     found = Successors(2)
     for token in (1, 2, 3):
         found.update(0, token, [token + 10])
@@ -133,18 +130,18 @@ def children(path: list[int], carried: object) -> list[Child]:
     return [(0.6, 1, 0, None), (0.3, 2, 1, None), (0.05, 3, 2, None)]
 
 
-@pytest.mark.parametrize("rate", [0.1, 1.0, 2.0, 8.0])
-def test_the_tree_is_the_best_of_all_sizes(rate: float) -> None:
+def test_the_tree_is_the_best_of_all_sizes() -> None:
     """Prices with a jump: rows behind it can pay although the next one does not."""
     prices = [0.0, 1.0, 1.01, 1.02, 1.3, 1.3, 1.3, 1.31, 1.32, 1.6, 2.0]
-    growth = Growth(None, children, lambda p: p, prices, min_slopes(prices), 6)
-    assert len(growth.best(rate + 1).tokens) <= len((tree := growth.best(rate)).tokens)
-    every = Growth(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, 6).best(rate)
-    assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
-    values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]
-    assert len(tree.tokens) == int(np.argmax(values))
-    assert tree.parents == every.parents[: len(tree.tokens)]
-    assert tree.expected == pytest.approx(sum(tree.products))
+    for rate in (0.1, 1.0, 2.0, 8.0):
+        growth = Growth(None, children, lambda p: p, prices, min_slopes(prices), 6)
+        assert len(growth.best(rate + 1).tokens) <= len((tree := growth.best(rate)).tokens)
+        every = Growth(None, children, lambda p: p, [0.0] * 11, [0.0] * 11, 6).best(rate)
+        assert every.products == sorted(every.products, reverse=True) and len(every.tokens) == 9
+        values = [sum(every.products[:n]) - rate * prices[n + 1] for n in range(10)]
+        assert len(tree.tokens) == int(np.argmax(values))
+        assert tree.parents == every.parents[: len(tree.tokens)]
+        assert tree.expected == pytest.approx(sum(tree.products))
 
 
 def test_chances_follow_what_is_counted() -> None:
@@ -187,6 +184,11 @@ def test_every_accepted_token_has_its_source() -> None:
     sources = method.log["source"]
     assert [len(s) for s in sources] == [r.accepted for r in out.rounds]
     assert set("".join(sources)) <= set("sbrdo") and len(set("".join(sources))) > 1
+    loaded = skipbench.load("tiny", "auto", overrides=NEEDED["auto"])
+    answer = loaded.generate("Once upon a time there was a dog. Once upon a time", 48)
+    assert sum(answer.sources.values()) == answer.accepted > 0
+    assert {*answer.sources} <= {"copied", "recycled", "copied and recycled", "layers", "other"}
+    assert f"{next(iter(answer.sources))} " in speed_text(answer)
 
 
 def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
@@ -362,3 +364,29 @@ def test_hopeless_sets_are_not_tried() -> None:
     method = made("method.explore=0")
     generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
     assert method.ladder.trials == 0
+
+
+RISE = (1, 1.008, 1.03, 1.07, 1.11, 1.2)
+"""Passes of `ROWS` rows over one of a row, as those of a small model on an H100."""
+HOSTS = {"auto": Host(0.36e-3, 0.04e-3), "vanilla": Host(0.06e-3)}
+"""There, of rounds of each."""
+TEXT = "Q: 3+4? A: 7. Q: 5+6? A: 11. Q: 2+2? A:"
+
+
+@pytest.mark.parametrize(("pass_s", "fewer"), [(0.95e-3, True), (20e-3, False)])
+def test_the_host_makes_trees_smaller_where_it_takes_as_long_as_a_pass(
+    pass_s: float, fewer: bool
+) -> None:
+    """A row of the host's is a twentieth of a small model's pass, and nothing of a large one's."""
+    loaded: Any = skipbench.load("tiny", "vanilla", overrides=["model.dtype=float32"])
+    lm, curve = loaded.lm, Curve(0, dict(zip(ROWS, RISE, strict=True)))
+    lm.allocate(200)
+    rows = list[int]()
+    for host in (HOSTS, {}):
+        method = make_method("auto", "method.row_prices=[]", "method.explore=0")
+        lm.prices = Prices(
+            model=Latencies(0.0, 0.0, 0.0, pass_s, lm.layers), curves=[curve], host=dict(host)
+        )
+        steps = stream(lm, MethodCopies(method), loaded.tokenizer(TEXT)["input_ids"], 64)
+        rows.append(sum(step.rows for step in [*steps][1:]))
+    assert (rows[0] < 0.5 * rows[1]) == fewer

@@ -1,12 +1,6 @@
-"""Our own products: they are the linear function, a row has the same bits in any company, and
-without a compiler torch's are used.
-"""
+"""Our own products: they are the linear function, and a row has the same bits in any company."""
 
 import ctypes
-import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,19 +8,11 @@ from conftest import FAMILIES, random_model
 from torch import Tensor
 
 from skipbench.contrib.cpu.elementwise import native_norm, native_rotation, native_silu
-from skipbench.contrib.cpu.few_rows import (
-    MOST_ROWS,
-    FewRows,
-    few_rows_kernel,
-    functions,
-    most_rows,
-    native_mlp,
-)
-from skipbench.contrib.cpu.native import AVX2, BFLOAT16, UnavailableError, compiled, library
-from skipbench.contrib.cpu.weights import CpuWeights, FewRowsWeight
+from skipbench.contrib.cpu.few_rows import MOST_ROWS, FewRows, functions, most_rows, native_mlp
+from skipbench.contrib.cpu.native import UnavailableError
+from skipbench.contrib.cpu.weights import FewRowsWeight
 from skipbench.lm.cache import KVCache
 from skipbench.lm.model import LM
-from skipbench.runs.provenance import cpu_flags
 
 SHAPES = [(33, 7), (1, 1), (2, 40), (31, 129), (64, 16), (100, 50), (576, 96)]
 BF16, F32 = torch.bfloat16, torch.float32
@@ -45,33 +31,6 @@ def kernel_or_skip(name: str | None = None, dtype: torch.dtype = BF16) -> str:
     return name or next(iter(available))
 
 
-def forget() -> None:
-    for known in (library, functions, few_rows_kernel):
-        known.cache_clear()
-
-
-@pytest.fixture
-def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine that has compiled nothing yet; gives its `PATH`, a folder without a compiler. One
-    named `later` there writes what this machine's wrote before, without its seconds.
-    """
-    kernel_or_skip()
-    place = tmp_path / "bin"
-    place.mkdir()
-    own = [compiled(s) if s.flags <= cpu_flags() else "" for s in (AVX2, BFLOAT16)]
-    copy, wait = (shutil.which(program) for program in ("cp", "sleep"))
-    (place / "later").write_text(
-        f"#!/bin/sh\ncase $* in *pass.c*) made={own[0]};; *) made={own[1]};; esac\n"
-        f"while [ $1 != -o ]; do shift; done\n{wait} 0.3\n{copy} $made $2\n"
-    )
-    (place / "later").chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(place))
-    forget()
-    yield place
-    forget()
-
-
 def operands(
     inputs: int, outputs: int, rows: int, dtype: torch.dtype = BF16
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -85,50 +44,41 @@ def operands(
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_it_is_the_linear_function_rounded_once(
-    shape: tuple[int, int], biased: bool, kernel: tuple[str, torch.dtype]
-) -> None:
-    name, dtype = kernel_or_skip(*kernel), kernel[1]
-    weight, bias, x, residual = operands(*shape, most_rows(name, shape[0]) + 1, dtype)
-    product = FewRows(weight, bias if biased else None, name)
-    wanted = x.double() @ weight.double().t() + (bias.double() if biased else 0.0)
-    in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
-    before = residual.clone()
-    for rows in range(1, 21):
-        for found, right in (
-            (product(x[:rows]), wanted[:rows]),
-            (product(x[:rows], residual[:rows]), wanted[:rows] + residual[:rows].double()),
-        ):
-            rounding = right.abs() * torch.finfo(dtype).eps / 2
-            assert ((found.double() - right).abs() <= rounding + in_float32[:rows]).all()
-    rounding = wanted.abs() * torch.finfo(dtype).eps / 2
-    assert ((product(x).double() - wanted).abs() <= rounding + in_float32).all(), "a prompt's rows"
-    assert torch.equal(residual, before), "the residual was overwritten"
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_has_the_same_bits_in_any_company(
+def test_it_is_the_linear_function_and_a_row_has_the_same_bits_in_any_company(
     shape: tuple[int, int], kernel: tuple[str, torch.dtype]
 ) -> None:
-    name = kernel_or_skip(*kernel)
-    most = most_rows(name, shape[0])
-    weight, bias, x, residual = operands(*shape, most, kernel[1])
-    product = FewRows(weight, bias, name)
+    """Rounded once; with a bias where the number of outputs is odd."""
+    name, dtype = kernel_or_skip(*kernel), kernel[1]
+    weight, bias, x, residual = operands(*shape, (most := most_rows(name, shape[0])) + 1, dtype)
+    given = bias if shape[1] % 2 else None
+    product, before, threads = (
+        FewRows(weight, given, name),
+        residual.clone(),
+        torch.get_num_threads(),
+    )
+    wanted = x.double() @ weight.double().t() + (0.0 if given is None else bias.double())
+    in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
     plain = torch.cat([product(row) for row in x.split(1)])
     pairs = zip(x.split(1), residual.split(1), strict=True)
     summed = torch.cat([product(*pair) for pair in pairs])
-    threads = torch.get_num_threads()
+    of_prompt = product(x)  # more rows than it takes at once
+    for found, right in (
+        (plain, wanted),
+        (of_prompt, wanted),
+        (summed, wanted + residual.double()),
+    ):
+        rounding = right.abs() * torch.finfo(dtype).eps / 2
+        assert ((found.double() - right).abs() <= rounding + in_float32).all()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            for rows in (*range(1, 17), 40, most):
-                assert torch.equal(product(x[-rows:]), plain[-rows:])
+            for rows in (*range(1, 21), 40, most):
+                assert torch.equal(product(x[:most][-rows:]), plain[:most][-rows:])
                 assert torch.equal(product(x[:rows], residual[:rows]), summed[:rows])
     finally:
         torch.set_num_threads(threads)
+    assert torch.equal(residual, before), "the residual was overwritten"
 
 
 def test_rows_with_gaps_and_many_rows() -> None:
@@ -174,8 +124,9 @@ def test_the_norm_is_torchs_rounded_once(width: int, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("dtype", [BF16, F32])
-@pytest.mark.parametrize(("heads", "kv", "d"), [(9, 3, 64), (4, 2, 8), (2, 2, 80)])
-@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize(
+    ("heads", "kv", "d", "rows"), [(9, 3, 64, 7), (4, 2, 8, 1), (4, 2, 8, 7), (2, 2, 80, 7)]
+)
 def test_the_rotation_is_torchs(heads: int, kv: int, d: int, rows: int, dtype: torch.dtype) -> None:
     """Bit for bit in bfloat16; in float32 torch rounds a product before it adds it."""
     kernel_or_skip(None, dtype)
@@ -218,8 +169,7 @@ def test_silu_times_up_is_torchs(width: int) -> None:
     assert ((times(wide) - exact).abs() <= exact.abs() * 2**-20 + 2**-119).all()
 
 
-@pytest.mark.parametrize("width", [24, 96])
-@pytest.mark.parametrize("inner", [32, 160])
+@pytest.mark.parametrize(("width", "inner"), [(24, 160), (96, 32)])
 def test_an_mlp_in_tiles_has_every_bit_of_its_two_products(width: int, inner: int) -> None:
     kernel = kernel_or_skip("amx")
     up, down = torch.randn(2 * inner, width).to(BF16), torch.randn(width, inner).to(BF16)
@@ -231,14 +181,6 @@ def test_an_mlp_in_tiles_has_every_bit_of_its_two_products(width: int, inner: in
         x, y = torch.randn(rows, width).to(BF16), torch.empty(rows, width, dtype=BF16)
         both(first.native[1], second.native[1], *(t.data_ptr() for t in (y, x, x)), rows)
         assert torch.equal(y, second(silu(first(x)), x)), rows
-
-
-def test_an_mlp_with_a_bias_or_odd_sizes_keeps_its_two_products() -> None:
-    kernel = kernel_or_skip("amx")
-    for inner, bias in ((48, None), (32, torch.zeros(64, dtype=BF16))):
-        first = FewRows(torch.zeros(2 * inner, 32, dtype=BF16), bias, kernel)
-        second = FewRows(torch.zeros(32, inner, dtype=BF16), None, kernel)
-        assert native_mlp(first.native, second.native) is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -255,45 +197,3 @@ def test_strict_holds_with_it(family: str, dtype: torch.dtype) -> None:
     up = lm.model.model.layers[0].mlp.up_proj
     assert up.weight.untyped_storage().nbytes() == 2 * up.weight.nbytes, "not a part"
     assert torch.equal(lm.model(tokens).logits, wanted)
-
-
-def test_without_a_compiler_torch_multiplies_and_the_notes_say_so(bare: Path) -> None:
-    like = torch.zeros(8, dtype=torch.bfloat16)
-    (note,) = CpuWeights().notes(like)
-    assert "no C compiler on the PATH; install gcc" in note
-    made = CpuWeights().made(torch.zeros(64, 32, dtype=like.dtype), None)
-    assert native_norm(like, 1e-5) is None and made.kernel == "torch"
-
-
-def test_a_compiler_that_fails_and_a_damaged_library_are_named(bare: Path) -> None:
-    (bare / "gcc").write_text("#!/bin/sh\necho unrecognized option -mfma >&2\nexit 1\n")
-    (bare / "gcc").chmod(0o755)
-    with pytest.raises(UnavailableError, match="gcc failed: unrecognized option -mfma"):
-        compiled(AVX2)
-    assert [p.name for p in (bare.parent / "skipbench" / "native").iterdir()] == []
-    (bare / "gcc").write_text("#!/bin/sh\nwhile [ $1 != -o ]; do shift; done\necho no > $2\n")
-    assert compiled(AVX2).exists()
-    kernel, fault = few_rows_kernel(BF16)
-    assert kernel is None and fault is not None and f"; remove {compiled(AVX2)}" in fault
-
-
-def test_a_folder_that_cannot_be_written_to_is_named(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (bare / "gcc").write_text("")
-    (bare / "gcc").chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "gcc"))
-    with pytest.raises(UnavailableError, match=r"make .*native writable"):
-        compiled(AVX2)
-
-
-def test_two_that_compile_at_once_leave_one_library(bare: Path) -> None:
-    """What a killed compilation left behind holds up nobody."""
-    (bare / "later").rename(bare / "gcc")
-    left = bare.parent / "skipbench" / "native" / ".native-killed"
-    left.mkdir(parents=True)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda _: compiled(AVX2), range(2))
-    assert first == second
-    assert {p.name for p in left.parent.iterdir()} == {left.name, first.name}
-    assert few_rows_kernel(BF16)[0] is not None

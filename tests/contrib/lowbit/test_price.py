@@ -1,13 +1,19 @@
-"""The stop rule `price`: a draft is as long as its price allows."""
+"""What drafts in 8 bits cost: their length by the stop rule `price`, and the memory of the copy."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import make_method, random_lm
 
-from skipbench.bench.contract import check_contract
+from skipbench.bench import memory
+from skipbench.bench.load import preflight
+from skipbench.bench.memory import GIB, MARGIN, needed_bytes
 from skipbench.config.compose import compose
 from skipbench.contrib.lowbit.stop_by_price import IDLE, ByPrice
 from skipbench.decode.draft import State
+from skipbench.errors import SkipbenchError
+from skipbench.runs.cell import Cell
 
 
 def lengths_by_price(row_prices: list[float], right: bool, rounds: int = 200) -> list[int]:
@@ -45,6 +51,18 @@ def test_latencies_that_knapspec_is_given_price_its_drafts_too() -> None:
     assert method.stop.step == (2 * 3 + 4 * 1) / (4 * 3 + 4 * 1)
 
 
-def test_the_contract_has_prices_of_a_variant() -> None:
-    given = compose(["method=int8", "method.stop.row_prices=[1,1.1,1.2,1.4,1.8,2.6]"])
-    assert not [*filter(all, check_contract(given.method.factory()))]
+def test_a_copy_in_8_bits_counts_in_the_memory_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A byte per weight, the head's among them, before weights are read; not without drafts."""
+    words = ["model=llama2-7b", "limit=1", f"results={tmp_path}"]
+    config = compose([*words, "method=int8", "dataset.max_new_tokens=64"])
+    shape = config.model.architecture
+    assert shape is not None
+    exact = sum(needed_bytes(config.model, 64)) + MARGIN
+    monkeypatch.setattr(memory, "free_bytes", lambda device: exact + shape.parameters - GIB)
+    with pytest.raises(SkipbenchError, match=r"needs 19\.9 GiB"):
+        preflight(Cell(config), held=True)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: exact + GIB)
+    idle = compose(["method=auto", "method.explore=0"]).method.factory()
+    assert not idle(layers=32).variant

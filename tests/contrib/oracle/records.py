@@ -1,11 +1,29 @@
-"""Records of five forms around real outputs of the embedded model."""
+"""Real outputs of the embedded model, one with a fault, and records of five forms around them."""
 
 import json
 from functools import cache
 from typing import Any
 
+import torch
+import transformers
+from conftest import ROOT
+
 import skipbench as package
+from skipbench.contrib.oracle.replay import Replay
 from skipbench.language_model import LanguageModel
+from skipbench.lm.model import LM
+
+TINY = ROOT / "skipbench" / "models" / "tiny"
+LENGTH = 44
+TEXTS = (
+    "Erik often played with Zoe, a mouse. One day Erik lost the white drum.",
+    "Ella often played with Zoe, a frog. One day Ella lost the green basket.",
+    "Dan's best friend was a bear named Zoe. One morning the blue key was gone.",
+)
+TEMPLATE = (
+    "{% if messages[0].role != 'system' %}It was a cold winter.\n{% endif %}"
+    "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+)
 
 TEXT, OTHER = "Once upon a time there was a dog named Tim.", "Erik often played with Zoe, a mouse."
 EOS, PAD, N = 1, 2, 24
@@ -13,6 +31,37 @@ USER = [{"role": "user", "content": TEXT}]
 CALL = {"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 Cases = dict[str, tuple[str, Any]]
 """By name the verdicts on the outputs of a record, a letter each, and the record."""
+
+
+@cache
+def tiny() -> tuple[Any, LM, Any]:
+    """The embedded model for Hugging Face and for the oracle, and its tokenizer."""
+    pair = [
+        transformers.AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32).eval()
+        for _ in range(2)
+    ]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
+    tokenizer.chat_template = TEMPLATE
+    lm = LM(pair[1], "fused")
+    lm.allocate(512)
+    return pair[0], lm, tokenizer
+
+
+@cache
+def plain(prompt: tuple[int, ...]) -> list[int]:
+    """The model's own output."""
+    return Replay(tiny()[1]).greedy([*prompt], LENGTH, frozenset())
+
+
+def kept(prompt: list[int], at: int) -> list[int]:
+    """What a loop gives that keeps a rejected draft token: the model's second choice at `at`, and
+    its own text after it.
+    """
+    model, lm, _ = tiny()
+    own = plain(tuple(prompt))[:at]
+    second = int(model(torch.tensor([[*prompt, *own]])).logits[0, -1].topk(2).indices[1])
+    rest = Replay(lm).greedy([*prompt, *own, second], LENGTH - at - 1, frozenset())
+    return [*own, second, *rest]
 
 
 @cache
@@ -65,12 +114,9 @@ def own() -> Cases:
         "generate's, not at its end": ("!", line | {"tokens": ids[:9], "finish": "eos"}),
         "text": ("=", {"prompt": TEXT, "output": text, "max_tokens": N}),
         "cut": ("!", {"prompt": TEXT, "output_ids": ids[:9], "max_tokens": N}),
-        "another note": ("!", {"prompt": TEXT, "output_ids": bad[0], "source": "a file"}),
         "a setting": ("?", {"prompt": TEXT, "output_ids": bad[0], "repetition_penalty": 1.3}),
         "a setting, the model's": ("=", {"prompt": TEXT, "output_ids": ids, "min_p": 0.1}),
         "nothing": ("?", {"prompt": TEXT, "output": ""}),
-        "no ids": ("?", {"prompt": TEXT, "output_ids": []}),
-        "null": ("?", {"prompt": TEXT, "output": None, "output_ids": None}),
         "padding or not": ("?", {"prompt": TEXT, "output_ids": [*made(60)[0], 7, 7]}),
     }
 
@@ -79,9 +125,8 @@ def openai() -> Cases:
     (ids, text), whole, bad = made(N), made(60)[1], other()[1]
     shown, stopped = [{"type": "text", "text": text}], {"finish_reason": "stop"}
     settings: dict[str, Any] = {
-        "repetition_penalty": 1.3, "presence_penalty": 1, "logit_bias": {"16": -100},
-        "response_format": {"type": "json_object"}, "tools": [CALL], "ignore_eos": True,
-        "chat_template": "{{ messages }}", "a_new_one": 0, "enable_thinking": False,
+        "repetition_penalty": 1.3, "logit_bias": {"16": -100}, "ignore_eos": True,
+        "response_format": {"type": "json_object"}, "a_new_one": 0, "enable_thinking": False,
     }  # fmt: skip
     off = {"presence_penalty": 0.0, "repetition_penalty": 1, "logit_bias": None, "top_k": -1}
     off |= {"tools": [], "min_p": 0, "user": "me", "seed": 3}
@@ -95,15 +140,12 @@ def openai() -> Cases:
         "all off, wrong": ("!", chat({"content": bad}, off)),
         "parts": ("=", chat({"content": shown})),
         "null": ("?", chat({"content": None})),
-        "empty": ("?", chat({"content": ""})),
         "blank": ("?", chat({"content": "\n\n"}, **stopped)),
-        "missing": ("?", chat({})),
         "reasoning": ("?", chat({"content": text, "reasoning_content": "Let me see."})),
         "reasoning, ids": ("=", chat({"content": None, "reasoning": text}, token_ids=ids)),
         "reasoning, counted": ("?", beside(
             {"messages": USER}, choices=[{"message": {"content": bad}}], usage=reasoned,
         )),
-        "more counted": ("?", chat({"content": text[:9]})),
         "tool_calls": ("?", chat({"content": text, "tool_calls": [CALL]})),
         "filtered": ("=", chat({"content": text[:19]}, finish_reason="content_filter")),
         "image": ("?", chat({"content": text}, {"messages": [{"role": "user", "content": image}]})),
@@ -116,7 +158,6 @@ def openai() -> Cases:
         )),
         "SGLang, a token that stops": ("=", completion("", token_ids=ids[:7], matched_stop=ids[6])),
         "error": ("?", {"request": {"messages": USER}, "error": "status 500"}),
-        "no response": ("?", {"request": {"messages": USER}, "response": None}),
         "completion": ("=", completion(text)),
         "at its limit": ("=", completion(text, finish_reason="stop")),
         "ids": ("=", completion("", {"return_token_ids": True}, token_ids=ids)),
@@ -144,12 +185,10 @@ def vllm() -> Cases:
         "stop_reason": ("=", out({}, cut | {"stop_reason": ids[6]})),
         "not at its end": ("!", out({}, cut)),
         "aborted": ("=", out({"max_tokens": N}, cut | {"finish_reason": "abort"})),
-        "aborted at once": ("?", out({}, {"token_ids": [], "text": "", "finish_reason": "abort"})),
         "bad_words": ("?", out({"bad_words": ["x"]}, whole | {"token_ids": bad})),
         "a text": ("?", out("SamplingParams(top_k=0)", whole | {"token_ids": bad})),
         "sampled": ("~", out({"temperature": 0.8}, whole)),
         "sampled, min_p": ("?", out({"temperature": 0.8, "min_p": 0.1}, whole)),
-        "no outputs": ("?", out({})),
     }
 
 
@@ -162,7 +201,6 @@ def lm_eval() -> Cases:
 
     return {
         "texts": ("=?", sample([[TEXT, until]], text, "")),
-        "by name": ("=", sample({"gen_args_0": {"arg_0": TEXT, "arg_1": until}}, text)),
         "a chat": ("=", sample({"gen_args_0": {"arg_0": said[0], "arg_1": said[1]}}, text)),
         "a chat, wrong": ("!", sample([said], bad)),
         "beams": ("?", sample([[TEXT, beams]], bad)),
@@ -173,11 +211,11 @@ def arrays() -> Cases:
     ids, long, prompt, second = made(N)[0], made(60)[0], ids_of(TEXT), ids_of(OTHER)
     less, most = made(N, OTHER)[0], max(len(ids_of(TEXT)), len(ids_of(OTHER)))
 
-    def batch(pad: int, end: int, mask: bool) -> dict[str, Any]:
+    def batch(pad: int, mask: bool = False) -> dict[str, Any]:
         """Two prompts padded on the left, outputs on the right."""
         left = [[pad] * (most - len(ids)) + ids for ids in (prompt, second)]
         shown = [[int(at >= most - len(ids)) for at in range(most)] for ids in (prompt, second)]
-        out = [long + [end] * 5, less + [end] * (len(long) + 5 - len(less)) * ({*less} >= {EOS})]
+        out = [long + [pad] * 5, less + [pad] * (len(long) + 5 - len(less)) * ({*less} >= {EOS})]
         found = {"input_ids": left, "sequences": [a + b for a, b in zip(left, out, strict=True)]}
         return found | ({"attention_mask": shown} if mask else {})
 
@@ -186,17 +224,15 @@ def arrays() -> Cases:
 
     dot = next(i for i, token in enumerate(long) if "." in model().tokenizer.decode(token)) + 1
     return {
-        "padded, masked": ("==", batch(PAD, PAD, True)),
-        "padded": ("==", batch(PAD, PAD, False)),
-        "padded with EOS": ("==", batch(EOS, EOS, False)),
-        "padded with others": ("==", batch(7, 9, True)),
+        "padded, masked": ("==", batch(PAD, True)),
+        "padded": ("==", batch(PAD)),
+        "padded with EOS": ("==", batch(EOS)),
         "two sequences each": ("====", {
             "input_ids": [prompt, second], "sequences": [prompt + ids] * 2 + [second + less] * 2,
         }),
         "padded behind a stop string": ("=", one(long[:dot] + [PAD] * 4, stop_strings=["."])),
         "nothing": ("?", one([])),
         "repetition_penalty": ("?", one(other()[0], generation_config={"repetition_penalty": 1.3})),
-        "no_repeat_ngram_size": ("?", one(other()[0], no_repeat_ngram_size=2)),
         "do_sample=False": ("=", one(ids, do_sample=False, temperature=0.7)),
         "do_sample": ("?", one(other()[0], do_sample=True)),
         "goes on behind EOS": ("!", one([*long, 9, 12, 9])),

@@ -4,16 +4,25 @@ read or where a stated setting may have chosen other tokens.
 
 import json
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
-from records import Cases, N, arrays, lm_eval, made, model, openai, own, vllm
+from conftest import Command
+from msgspec.structs import replace
+from records import TEXT, Cases, N, arrays, chat, lm_eval, made, model, openai, own, tiny, vllm
 
 import skipbench as package
-from skipbench.contrib.oracle.outputs import Output, from_records, read_outputs
+from skipbench.bench.prompts import encode
+from skipbench.contrib.oracle.outputs import Output, read_outputs
+from skipbench.contrib.oracle.prompts import prompt_ids
 from skipbench.contrib.oracle.readers import READERS
+from skipbench.data.chat import pin_day
+from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
 
+DATED = "{{ strftime_now('%d %b %Y') }} {% for m in messages %}{{ m.content }}{% endfor %}"
 KINDS = {"=": "identical", "?": "unchecked", "!": "wrong", "~": "sampled"}
 TABLES: tuple[Callable[[], Cases], ...] = (vllm, lm_eval, arrays, openai, own)  # as `READERS`
 
@@ -28,6 +37,8 @@ def test_no_verdict_is_false(table: Callable[[], Cases]) -> None:
         assert result.format in (READERS[TABLES.index(table)][0], "no answers")
         unchecked = [v for v in result.verdicts if v.kind == "unchecked"]
         assert all(v.error and v.cause is None for v in unchecked), name
+        if name in ("a_new_one", "enable_thinking", "logit_bias"):  # no reader knows them
+            assert f"the record has {name}=" in unchecked[0].error
         assert result.failed("unchecked") == bool({*kinds} & {*"?!"}), name
         damaged = json.dumps(record).replace("stood", "fell")
         damaged = damaged.replace(f" {made(N)[0][3]},", " 7,")
@@ -35,52 +46,16 @@ def test_no_verdict_is_false(table: Callable[[], Cases]) -> None:
         assert "=" not in kinds or [v.kind for v in kept] != found, name
 
 
-def test_a_setting_that_no_reader_knows_is_named() -> None:
-    cases = openai()
-    for name in ("a_new_one", "enable_thinking", "logit_bias"):
-        (verdict,) = package.verify([cases[name][1]], model()).verdicts
-        assert f"the record has {name}=" in verdict.error
-
-
-STEPS = {
-    "of vLLM": {"outputs": [{"token_ids": [7, 8]}]},
-    "of vLLM's server": {"choices": [{"text": "", "token_ids": (7, 8)}]},
-    "of a chat": {"choices": [{"message": {"content": ""}, "token_ids": (7, 8)}]},
-    "of one's own": {"output_ids": [7, 8]},
-}
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_ids_are_read(name: str) -> None:
-    (one,), _ = from_records([("here", {"prompt": "Once", **STEPS[name]})])
-    assert one.ids == [7, 8]
-
-
-def test_several_outputs_of_a_prompt_and_chat_messages() -> None:
-    chosen = [
-        {"index": i, "message": {"content": t}, "finish_reason": "stop"} for i, t in enumerate("ab")
-    ]
-    messages = [{"role": "user", "content": "Hi"}]
-    record = {"request": {"messages": messages, "temperature": 0.7, "top_k": -1}, "choices": chosen}
-    outputs, _ = from_records([("here", record)])
-    assert [o.text for o in outputs] == ["a", "b"]
-    assert outputs[0].messages == messages and outputs[0].finish == "stop"
-    assert (outputs[0].temperature, outputs[0].top_k) == (0.7, 0)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         ("[1]", "wanted a JSON object"),
         ('{"prompt": "a"}', "wanted those of one of"),
-        ('{"output": "a"}', "no prompt"),
         ('{"prompt": "a", "output_ids": [1, "x"]}', "read as skipbench"),
         ('{"prompt": "a", "output": "b"}\n{oops', "line 2: no JSON"),
         ('{"prompt": "a", "text": "b"}\n{"input_ids": [1], "sequences": [1, 2]}', "of one form"),
         ('{"input_ids": [1], "sequences": [2, 2]}', "does not begin with"),
-        ('{"input_ids": [[1], [2]], "sequences": [[1], [2], [3]]}', "3 rows of `sequences` to 2"),
         ('{"prompt": "a", "outputs": "b"}', "read as vLLM"),
-        ('{"prompt": ["a", "b"], "choices": [{"text": "c"}]}', "read as OpenAI"),
         ("", "no record"),
     ],
 )  # fmt: skip
@@ -91,6 +66,37 @@ def test_what_cannot_be_read_is_said(text: str, why: str, tmp_path: Path) -> Non
         read_outputs(path)
 
 
-def test_an_output_needs_a_prompt() -> None:
-    with pytest.raises(ValueError, match="no prompt"):
-        Output(text="a")
+@pytest.mark.parametrize(
+    ("right", "fail_on", "status"),
+    [(0, "", 1), (0, "unchecked", 1), (1, "", 0), (1, "unchecked", 1)],
+)
+def test_the_exit_status(
+    right: int, fail_on: str, status: int, skipbench: Command, tmp_path: Path
+) -> None:
+    """An output that nothing was read of fails alone, and beside others with `--fail-on`."""
+    thought = chat({"content": None, "reasoning_content": "Once."})
+    file = tmp_path / "out.json"
+    file.write_text(json.dumps([thought, *[chat({"content": made(N)[1]})] * right]))
+    words = ["verify", str(file), "model=tiny", *(["--fail-on", fail_on] if fail_on else [])]
+    done = skipbench(*words)
+    assert done.returncode == status and "1 unchecked" in done.stdout
+    assert "reasoning_content: taken out" in done.stdout
+    assert ("could be checked" in done.stderr) == (not right)
+
+
+def dated() -> Any:
+    tokenizer = copy(tiny()[2])
+    tokenizer.chat_template = DATED
+    return tokenizer
+
+
+def test_the_day_of_a_run_is_in_its_prompts() -> None:
+    tokenizer = dated()
+    pin_day(tokenizer, "2025-02-03")
+    (made,) = encode([Example("q", TEXT, {}, {})], tokenizer, 500, 8, "left", chat="template")
+    assert "03 Feb 2025" in tokenizer.decode(made.ids)
+    known = {"prompt": TEXT, "prompt_hash": made.hash, "prompt_tokens": len(made.ids), "ids": [5]}
+    output = Output(**known, day="2025-02-05")  # another method of its row began two days earlier
+    assert prompt_ids(dated(), output, "none") == made.ids
+    with pytest.raises(SkipbenchError, match="another date in its chat template"):
+        prompt_ids(dated(), replace(output, day="2025-02-02"), "none")

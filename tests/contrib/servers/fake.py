@@ -13,27 +13,21 @@ SILENCE_S = 0.2  # that the tests' client takes for a stall
 Event = dict[str, Any] | bytes
 TORN = b'{"choices": [{"index'
 
-# what it does in place of an answer -> what the record has to say
-FAULTS = {
+FAULTS = {  # what it does in place of an answer: what the record has to say
     "silent": "stalled for",
     "stalls": "stalled for",
     "comments": "stalled for",
     "hangs up": "stream cut",
     "cuts": "stream cut",
     "cuts an event": "stream cut",
-    "no HTTP": "stream cut",
-    "429": "status 429: not now",
     "500": "status 500: not now",
-    "503": "status 503: not now",
     "400": "status 400: not now",
-    "404": "status 404: not now",
     "malformed": "malformed JSON",
     "a list": "an event that is no JSON object",
     "no delta": "an event of another form",
     "choices of text": "an event of another form",
     "error": "error in the stream: out of memory",
     "empty": "empty answer",
-    "no finish": "no finish_reason",
     "ends early": "no finish_reason",
     "too few": "wrong usage: 1 tokens",
     "too many": "wrong usage: 1000000 tokens",
@@ -123,8 +117,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(int(what), b'{"error": {"message": "not now"}}', {"Retry-After": "0"})
         elif what == "whole":
             self._send(200, b'{"choices": []}')
-        elif what in ("hangs up", "no HTTP"):
-            self.wfile.write(b"What?\r\n\r\n" * (what == "no HTTP"))
+        elif what == "hangs up":
             self.close_connection = True
         else:
             if what == "silent":
@@ -168,13 +161,10 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(self.server.token_s)
             piece = {"delta": {"content": word}} if chat else {"text": word}
             yield {"choices": [{"index": 0, **piece}]}
-        finish = None if what == "no finish" else "length"
-        yield {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": finish}]}
+        yield {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]}
         wrong = {"too few": 1, "too many": 10**6, "no number": "many", "one more": len(words) + 1}
         usage = {"completion_tokens": wrong.get(what, len(words)), "prompt_tokens": 5}
-        if what != "no usage":
-            yield {"choices": [], "usage": usage, **self.server.told}
-        if what == "usage twice":
+        for _ in range({"no usage": 0, "usage twice": 2}.get(what, 1)):
             yield {"choices": [], "usage": usage, **self.server.told}
         if what != "no end":  # as `transformers serve`
             yield b"[DONE]"

@@ -11,7 +11,7 @@ from test_bundle import failures, redigested
 from test_servers import bench, killed_after, prompts
 
 from skipbench.cli.main import main
-from skipbench.contrib.artifact.claims import CLAIMS, check
+from skipbench.contrib.artifact.claims import CLAIMS
 from skipbench.contrib.artifact.registry import bundles_of, registry_page
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.servers import load
@@ -69,6 +69,7 @@ def test_it_holds_and_names_nobody(bundle: Path) -> None:
     command = found["B", "speedup.e2e"]["command"]
     assert command.startswith("python -m skipbench bench http://A http://B")
     assert "results=" not in command and "dataset.path=elsewhere:prompts.jsonl" in command
+    assert "hardware: a laptop" in registry_page(bundles_of(bundle.parent))
 
 
 def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: Path) -> None:
@@ -82,11 +83,6 @@ def test_an_edited_time_and_an_edited_answer_are_found(bundle: Path, tmp_path: P
         path.write_text(re.sub(old, new, path.read_text(), count=1))
         redigested(edited)
         assert re.search(why, failures(edited))
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]))
-    redigested(edited)
-    assert "samples is 6" in failures(edited)
-    assert all(holds for holds, _ in check(bundle))
 
 
 def test_every_reader_takes_it(
@@ -108,11 +104,3 @@ def test_every_reader_takes_it(
     main(["diff", str(results), str(tmp_path / "again")])
     assert "2 cells in both; 0 whose interval leaves out 1" in capsys.readouterr().out
     assert not [*bundle.glob("tables/*")]
-
-
-def test_servers_stand_in_the_registry(bundle: Path) -> None:
-    (one,) = bundles_of(bundle.parent)
-    assert [run.method for run in one.runs] == ["plain", "lookup"]
-    text = registry_page([one])
-    assert "hardware: a laptop" in text and ">5/6</td>" in text
-    assert 'alt="Speedups: ' in text and "prompts, 1 in flight" in text

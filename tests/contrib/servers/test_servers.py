@@ -16,12 +16,11 @@ from skipbench.cli.main import main
 from skipbench.contrib.servers import load
 from skipbench.contrib.servers.summary import summarised
 from skipbench.contrib.servers.table import bench_summary, remarks_on, sentence
-from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.report.tables.formats import markdown
 from skipbench.report.tables.stored import table_of
 from skipbench.runs.measures import Lossless
 from skipbench.runs.record import Arm, Seconds, Turn
-from skipbench.runs.run import Run, read_run
+from skipbench.runs.run import Run
 from skipbench.runs.served import Served
 from skipbench.runs.store import append_turn, read_texts, row_turns
 
@@ -85,7 +84,7 @@ def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path
         {(arm, r.id): 1 for arm in "AB" for r in records}
     )
     found = {r.prompt[1:-1]: r for r in records if r.arm == "B"}
-    assert len(found) == len(names) >= 20
+    assert len(found) == len(names) >= 20  # more than a block
     (row,) = tmp_path.glob("runs/*")  # whose requests waited for each other, a block is a question
     assert len({turn.unit for turn in row_turns(row)}) == -(-len(names) // (8 * load.BLOCK))
     for name, said in FAULTS.items():
@@ -136,13 +135,20 @@ def killed_after(turns: int) -> Callable[..., None]:
     return append
 
 
-def test_a_bench_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at any turn: what is there is not asked again, and a torn line is."""
+def test_a_bench_that_is_killed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed at any turn, or left by its servers: what is there is not asked again, and a torn line
+    is.
+    """
     told = {"metrics": {"speculative_decoding": {
         "num_spec_steps": 6, "num_draft_tokens": 18, "num_accepted_draft_tokens": 9,
     }}}  # fmt: skip
-    words = prompts(tmp_path, [f"<{n}>" for n in range(6)])
-    with fakes({}, {"other": ["<3>"], "told": told}) as (a, b):
+    words = [*prompts(tmp_path, [f"<{n}>" for n in range(6)]), "timeout=1"]
+    given = {"other": ["<3>"], "told": told}
+    with ExitStack() as stack:
+        gone = stack.enter_context(ExitStack())
+        a, b = gone.enter_context(fakes({}, given))
         _, whole = bench(tmp_path / "whole", a.url, b.url, *words)
         asked = len(b.asked)
         for kill in (1, 2, 0, 1):
@@ -152,8 +158,21 @@ def test_a_bench_that_is_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
             for name in ("turns", "texts"):
                 (file,) = (tmp_path / "killed").rglob(f"{name}.jsonl")
                 file.write_bytes(file.read_bytes() + b'{"index": 7, "i')
+        ports = [one.server_address[1] for one in (a, b)]
+
+        def leave(handler: Any) -> None:
+            gone.close()
+            handler.close_connection = True
+
+        b.do = leave
+        with pytest.raises(SystemExit):
+            bench(tmp_path / "killed", a.url, b.url, *words)
+        assert "no connection" in capsys.readouterr().err
+        again = stack.enter_context(fakes({"port": ports[0]}, given | {"port": ports[1]}))
         records, table = bench(tmp_path / "killed", a.url, b.url, *words)
-    assert len(b.asked) == asked + 6 + 4 + 5 * load.WARM  # and 4 that were not stored
+    # twice the six, four that were not stored, and those to warm up; two are left at the end
+    assert len(b.asked) == asked + 4 + 4 + 4 * load.WARM
+    assert len(again[1].asked) == 2 + load.WARM
     assert Counter((r.arm, r.id) for r in records).total() == 12
 
     def cells(text: str) -> list[list[str]]:
@@ -183,27 +202,6 @@ def test_an_arm_has_fields_of_its_own_and_a_server_that_changed_is_refused(
                 bench(tmp_path, *both, *words, "decoding.temperature=0.7")
             assert f"and is {value}; fresh=true sets the records aside" in capsys.readouterr().err
         bench(tmp_path, *both, *words, "decoding.temperature=0.7")
-    for wrong in (["x"], ["{}"], [a.url, "[1]"], [a.url], [a.url, a.url, "names=x,vanilla"]):
-        with pytest.raises(SystemExit):
-            main(["bench", *wrong, *words])
-    assert "vanilla is the first server alone" in capsys.readouterr().err
-
-
-def test_a_model_can_be_named_where_the_server_names_none_or_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with fakes({"models": []}, {"models": ["one", "other"]}) as (a, b):
-        with pytest.raises(SystemExit):
-            bench(tmp_path / "none", a.url, b.url, *prompts(tmp_path, ["?"]))
-        assert (
-            """names no model at /v1/models (an empty list); '{"model": NAME}'"""
-            in capsys.readouterr().err
-        )
-        words = [a.url, '{"model": "own"}', b.url, '{"model": "other"}']
-        bench(tmp_path, *words, *prompts(tmp_path, ["?"]))
-        assert [{body["model"] for body in one.asked} for one in (a, b)] == [{"own"}, {"other"}]
-        b.models.insert(0, "new")  # another than the one that is asked
-        bench(tmp_path, *words, *prompts(tmp_path, ["?"]))
 
 
 def test_conversations_go_on_after_the_first_arm(tmp_path: Path) -> None:
@@ -259,7 +257,7 @@ def test_the_table_says_what_the_turns_give() -> None:
     table = markdown(table_of(bench_summary("row", runs, {"ttft": 0.502})))
     first, line, third, _ = lines_of(table)
     assert line["speedup"] == "1.99x [1.98, 2.00]" and line["lossless"] == "8/8"
-    assert first["speedup"] == "1.00x [1.00, 1.00]" and line["tok/s"] == "9.00 -> 17.9"
+    assert line["tok/s"] == "9.00 -> 17.9"
     assert [first["over best"], third["over best"]] == ["0.50x [0.50, 0.50]", "0.67x [0.67, 0.67]"]
     assert line["TTFT"] == "1000 / 1000 / 1000 -> 500 / 505 / 505" and third["n"] == "8"
     assert "output tok/s: A 5.00, B 9.95, C 6.67" in table
@@ -298,39 +296,6 @@ def test_with_several_clients_the_interval_is_over_turns() -> None:
         assert (found.e2e_ci95[0] < 1 < found.e2e_ci95[1]) == (clients > 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("slower", [1.0, 1.1])
-def test_one_server_is_as_fast_as_itself_and_a_tenth_is_found(
-    tmp_path: Path, slower: float
-) -> None:
-    given: list[dict[str, Any]] = [{"token_s": s, "tokens": 32} for s in (0.004, 0.004 * slower)]
-    words = prompts(tmp_path, [f"prompt {n}" for n in range(24)])
-    with fakes(*given) as (a, b):
-        bench(tmp_path, a.url, b.url, *words, "dataset.max_new_tokens=32")
-    (run,) = (read_run(folder) for folder in tmp_path.glob("runs/*/B"))
-    _, ends = paired_ratio_interval([*run.paired().values()])
-    assert ends is not None
-    # 1 in 20 intervals may miss 1, but none by much
-    assert (ends[0] < 1.02 and ends[1] > 0.98) if slower == 1 else 0.85 < ends[0] < ends[1] < 1
-
-
-def test_a_server_that_stays_away_ends_the_bench(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*prompts(tmp_path, ["one", "two"]), f"timeout={SILENCE_S}"]
-    with ExitStack() as stack:
-        (a,) = stack.enter_context(fakes({}))
-        gone = stack.enter_context(ExitStack())
-        (b,) = gone.enter_context(fakes({}))
-        port, b.do = b.server_address[1], lambda handler: gone.close()
-        with pytest.raises(SystemExit):
-            bench(tmp_path, a.url, b.url, *words)
-        assert "no connection" in capsys.readouterr().err
-        stack.enter_context(fakes({"port": port}))
-        records, _ = bench(tmp_path, a.url, b.url, *words)
-    assert len(records) == 4 and not any(r.of.error for r in records)
-
-
 def test_each_server_sees_its_own_key_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,14 +312,8 @@ def test_each_server_sees_its_own_key_and_no_other(
         with pytest.raises(SystemExit):
             main(["bench", *wrong])
     assert len(records) == 6 and not any(r.of.error for r in records)
-    pages = {
-        "/v1/models",
-        "/version",
-        "/props",
-        "/get_server_info",
-        "/metrics",
-        "/v1/chat/completions",
-    }
+    pages = {"/version", "/props", "/get_server_info", "/metrics"}
+    pages |= {"/v1/models", "/v1/chat/completions"}
     for seen, key in zip(asked, ("Bearer open-sesame", "Bearer rosebud", None), strict=True):
         assert {path for path, _ in seen} == pages and {own for _, own in seen} == {key}
         assert sum("completions" in path for path, _ in seen) == 4  # two to warm up
@@ -364,20 +323,15 @@ def test_each_server_sees_its_own_key_and_no_other(
     assert not any(key in out + err + written for key in ("open-sesame", "rosebud", "that-of"))
 
 
-@pytest.mark.parametrize(
-    "given", ["key=NOT_SET", "key=EMPTY", "keys=KEY_OF_A", "KEY_OF_A", "key=BROKEN"]
-)
 def test_a_key_that_is_not_there_is_said_before_anything_is_sent(
-    given: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in {"KEY_OF_A": "sesame", "EMPTY": "", "BROKEN": "ses\name"}.items():
         monkeypatch.setenv(name, value)
     with fakes({}, {}) as (a, b):
-        with pytest.raises(SystemExit):
-            bench(tmp_path, a.url, f"{b.url}#{given}", *prompts(tmp_path, ["?"]))
+        for given in ("key=NOT_SET", "key=EMPTY", "keys=KEY_OF_A", "KEY_OF_A", "key=BROKEN"):
+            with pytest.raises(SystemExit):
+                bench(tmp_path, a.url, f"{b.url}#{given}", *prompts(tmp_path, ["?"]))
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1 and f"{b.url}#..." in said and f"#{given}" not in said
         assert not a.keys and not b.keys
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and f"{b.url}#..." in said and f"#{given}" not in said
