@@ -9,41 +9,20 @@ from conftest import LAYERS
 from skipbench.lm.families import attention_kernel
 from skipbench.lm.model import LM
 
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "tie_word_embeddings": False,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
+SIZES = {"vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SIZES |= {"max_position_embeddings": 128, "tie_word_embeddings": False}
+SIZES |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 WINDOW = {"sliding_window": 7}
 EXPERTS = {"num_experts_per_tok": 2}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "logits_scaling": 0.5}
+CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0}
+TURNS = ["sliding_attention", "full_attention"] * 2
 DESCRIBED: dict[str, dict[str, Any]] = {
     "phi3": WINDOW,
-    "granite": {
-        "embedding_multiplier": 3.0,
-        "residual_multiplier": 0.7,
-        "logits_scaling": 0.5,
-        "attention_multiplier": 0.3,
-    },
-    "gemma2": WINDOW
-    | {
-        "attn_logit_softcapping": 5.0,
-        "final_logit_softcapping": 9.0,
-        "query_pre_attn_scalar": 8,
-    },
-    "gemma3_text": WINDOW
-    | {
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-        "query_pre_attn_scalar": 8,
-    },
+    "granite": GRANITE | {"attention_multiplier": 0.3},
+    "gemma2": WINDOW | CAPS | {"query_pre_attn_scalar": 8},
+    "gemma3_text": WINDOW | {"layer_types": TURNS, "query_pre_attn_scalar": 8},
     "cohere": {"logit_scale": 2.0},
     "cohere2": WINDOW | {"logit_scale": 2.0},
 }

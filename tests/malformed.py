@@ -14,21 +14,14 @@ ODD: list[Any] = [
     *([], [[]], [None], {}, {"": 0}, {"a": {"a": {}}}, ["attn:1"] * 3),
 ]
 """In place of a value."""
-NO_JSON = [
-    *(b"{", b"[]", b"\0" * 64, b"7", b"[" * 100_000, b'{"a":' * 100_000),
-    *(b'{"M": NaN, "state": "done", "dirty": Infinity}', b'{"state": "d\xff"}'),
+WHOLE = [
+    *(b"{", b"[]", b"\0" * 64, b"7", b"[" * 100_000, b'{"a":' * 100_000, b"", b"\n", b"{}"),
+    *(b'{"M": NaN, "state": "done", "dirty": Infinity}', b'{"state": "d\xff"}', b"null"),
     *(b'{"state": "done", "state": "failed"}', b'{"state": "done", "x": {"a": 1, "a": 2}}'),
     b'{"state": 7, "M": "high", "commit": ["a"]}',
-]
-"""Contents that no JSON file of a run may have."""
-NO_YAML = [
     *(b"a: !!python/object/apply:os.system ['touch executed']", b"a: [unclosed", b"- 1", b"\xff"),
     *(b"a: " + b"[" * 100_000, b"- " * 50_000, b"model: {name: tiny}\nmodel: {name: other}"),
-    *(b"model: tiny", b"model: {name: tiny, name: other}"),
-]
-"""Contents that no `config.yaml` of a run may have."""
-WHOLE = [
-    *(*NO_JSON, *NO_YAML, b"", b"\n", b"{}", b"null", b"{}\n" * 20_000),
+    *(b"model: tiny", b"model: {name: tiny, name: other}", b"{}\n" * 20_000),
     *(b"\xff\xfe\x00a\n", b"\xef\xbb\xbf{}\n", b'{"prompt": "\\ud800"}\n'),
     *(b"PAR1" + b"\0" * 100 + b"PAR1", b"GGUF\3\0\0\0" + b"\xff" * 16),
     b"\xff\xff\xff\xff\xff\xff\xff\x7f{}",

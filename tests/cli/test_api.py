@@ -63,9 +63,8 @@ def test_a_stream_adds_up_to_the_answer(tiny: LanguageModel) -> None:
     pieces = list(tiny.generate(STORY, 32, stream=True))
     assert "".join(map(str, pieces)) == whole.text
     assert {p.source for p in pieces} == {"", "draft"}
-    assert [t for p in pieces for t in p.tokens] == whole.tokens[
-        : sum(len(p.tokens) for p in pieces)
-    ]
+    tokens = [t for p in pieces for t in p.tokens]
+    assert tokens == whole.tokens[: len(tokens)]
 
 
 def test_stop_strings_end_the_text_before_them(tiny: LanguageModel) -> None:
@@ -78,11 +77,8 @@ def test_stop_strings_end_the_text_before_them(tiny: LanguageModel) -> None:
 
 def test_a_stop_string_may_lie_across_pieces() -> None:
     stops = StopStrings(["\n\nUser:"])
-    shown = [
-        p.text
-        for text in ["a\n", "\nUs", "ing\n\n", "User", ": b"]
-        for p in stops.add(Piece(text, (1,)))
-    ]
+    texts = ["a\n", "\nUs", "ing\n\n", "User", ": b"]
+    shown = [p.text for text in texts for p in stops.add(Piece(text, (1,)))]
     assert "".join(shown) == "a\n\nUsing" and stops.stopped_by == "\n\nUser:"
 
 
@@ -105,7 +101,6 @@ def test_a_closed_stream_keeps_what_there_is(tiny: LanguageModel) -> None:
     ("model", "method", "says"),
     [
         ("tinny", "vanilla", "Did you mean tiny"),
-        ("/nope", "vanilla", "neither a folder"),
         ("tiny", "swfit", "Did you mean swift"),
         ("tiny", "fixed", "method.skip must be given"),
         (Path("/nope"), "vanilla", "neither a folder"),

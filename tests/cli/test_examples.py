@@ -13,10 +13,7 @@ EXAMPLES = {
     "which_method": "prompt-lookup",
     "own_method": "guesses were right",
 }
-ELSEWHERE = {
-    "hugging_face",
-    "ab_comment",
-}  # tests/contrib/export and tests/contrib/servers run them
+ELSEWHERE = {"hugging_face", "ab_comment"}  # run by tests of contrib/export and contrib/servers
 
 
 def run_example(name: str) -> None:

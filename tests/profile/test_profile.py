@@ -12,11 +12,9 @@ from conftest import nothing_lost, random_lm
 
 from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
-from skipbench.config import catalog
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
 from skipbench.config.hardware import Hardware
-from skipbench.config.paths import CONF
 from skipbench.experiments.row import run_cell
 from skipbench.metrics.prices import FORMAT, Latencies, Point, Prices, Roofline
 from skipbench.profile.latency import (
@@ -27,7 +25,6 @@ from skipbench.profile.latency import (
     part_times,
 )
 from skipbench.profile.roofline import match, roofline
-from skipbench.runs.reading import read_json
 
 SMALL = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=4"]
 CPU = torch.device("cpu")
@@ -57,26 +54,6 @@ NOT_KNOWN = [
 )
 def test_a_device_is_known_by_its_whole_name(called: str, name: str | None) -> None:
     assert match(called, known_hardware()) == name
-
-
-def test_the_rates_of_the_datasheets_are_plausible() -> None:
-    known = known_hardware()
-    called = [device for facts in known.values() for device in facts.devices]
-    assert len({*called}) == len(called)
-    for name, facts in known.items():
-        if name == "cpu":
-            assert facts.bandwidth is None and not facts.flops
-            continue
-        if facts.prices is not None:  # passes that were timed, of a model with these sizes
-            assert not facts.devices and facts.bandwidth is None and not facts.flops
-            record = read_json(CONF / "hardware" / facts.prices, Prices)
-            shape = catalog.shape_of(facts.model or "")
-            assert record is not None and record.curves and record.layers == shape.layers
-            assert record.bytes["row"] == shape.cache_bytes("bfloat16", 1) / shape.layers
-            continue
-        assert 3e11 < (facts.bandwidth or 0) < 1e13 and 3e10 < (facts.memory_bytes or 0) < 2e11
-        assert facts.flops["float32"] < facts.flops["bfloat16"] == facts.flops["float16"]
-        assert "datasheet" in (CONF / "hardware" / f"{name}.yaml").read_text()
 
 
 def test_what_no_datasheet_says_is_measured() -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from builders import edit, interrupt, tiny_copy
+from conftest import rest_slow
 from msgspec.structs import asdict, replace
 
 from skipbench.bench.load import preflight
@@ -282,7 +283,9 @@ def test_other_code_of_skipbench_is_told_of_a_done_run_and_refuses_another(made:
     assert compare_identity(made.folder, made.config, done=True) == []
 
 
-@pytest.mark.parametrize("method", [name for name in choices("method") if name != "path"])
+@pytest.mark.parametrize(
+    "method", rest_slow([m for m in choices("method") if m != "path"], "swift".__eq__)
+)
 def test_no_file_of_the_working_directory_is_part_of_a_run_for_its_name(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,10 +101,7 @@ def test_a_row_holds_each_arm_once_and_a_later_arm_with_a_vanilla_of_its_own(
     assert (replaced / "texts.jsonl").read_bytes().count(b"one") == texts.count(b"one") == 2
 
 
-@pytest.mark.parametrize(
-    "tail",
-    ['{"index": 1, "id', "garbage", "garbage\n", "gar\rbage\n", "gar\x1cbage\n", "\x00\x00\x00"],
-)
+@pytest.mark.parametrize("tail", ['{"index": 1, "id', "garbage\n", "gar\x1cbage\n", "\x00\x00\x00"])
 @pytest.mark.parametrize("name", ["turns.jsonl", "texts.jsonl"])
 def test_a_torn_last_line_is_cut_off(tail: str, name: str, tmp_path: Path) -> None:
     run = store(tmp_path)
@@ -156,7 +153,7 @@ def test_lines_that_no_run_writes_are_refused(lines: list[str], told: str, tmp_p
     run.close()
 
 
-def test_other_settings_are_refused_as_they_are_stored(tmp_path: Path) -> None:
+def test_other_settings_and_folders_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     for protect in ((0, 1), [0, 1], (0, 1)):
         RunStore(tmp_path / "arm", {"protect": protect}).close()
         with pytest.raises(SkipbenchError, match="protect"):
@@ -164,9 +161,6 @@ def test_other_settings_are_refused_as_they_are_stored(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("protect: [0")
     with pytest.raises(SkipbenchError, match=r"config\.yaml cannot be read"):
         RunStore(tmp_path / "arm", {"protect": (0, 1)})
-
-
-def test_a_folder_that_cannot_be_written_names_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")  # a path under a regular file: refused to root as well
     with pytest.raises(SkipbenchError, match=r"file/row/method is not writable.*results="):
         store(tmp_path / "file" / "row")
@@ -264,24 +258,21 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
             run.close()
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(
+def test_a_full_disk_leaves_files_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_line(path := tmp_path / "turns.jsonl", "{}")
+    (row := tmp_path / "row").mkdir()
+    append_line(path := row / "turns.jsonl", "{}")
     write = os.write
-    monkeypatch.setattr("os.write", lambda handle, data: write(handle, data[:100]))
-    with pytest.raises(SkipbenchError, match="free some space"):
+    with monkeypatch.context() as patch, pytest.raises(SkipbenchError, match="free some space"):
+        patch.setattr("os.write", lambda handle, data: write(handle, data[:100]))
         append_line(path, "x" * 500)
     assert path.read_text() == "{}\n"
-
-
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "status.json"
+    (arm := tmp_path / "arm").mkdir()
+    path = arm / "status.json"
     for text in ("old", "new"):
         write_atomic(path, text)
-        assert (path.read_text(), list(tmp_path.iterdir())) == (text, [path])
+        assert (path.read_text(), list(arm.iterdir())) == (text, [path])
 
     def full(handle: int) -> None:
         raise OSError("no space left")
@@ -289,7 +280,7 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(SkipbenchError, match=r"status\.json is not writable .no space"):
         write_atomic(path, "newer")
-    assert (path.read_text(), list(tmp_path.iterdir())) == ("new", [path])
+    assert (path.read_text(), list(arm.iterdir())) == ("new", [path])
 
 
 def test_a_file_is_as_open_as_the_umask_lets_it(tmp_path: Path) -> None:
