@@ -206,6 +206,7 @@ def cut(folder: Path, turns: int, status: RunStatus) -> None:
     for line in lines:
         if line["index"] >= turns:
             del line["arms"][folder.name]
+            line["order"].remove(folder.name)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_status(folder, status)
 
