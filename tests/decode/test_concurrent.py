@@ -106,7 +106,7 @@ def test_a_request_that_ends_waits_for_no_gpu_in_the_round_of_another(
 
 
 # One of each kind: what learns from a text, what keeps tokens of earlier ones, what searches.
-DAILY = ("auto", "knapspec", "lookahead", "prompt-lookup", "swift")
+DAILY = ("knapspec", "lookahead", "prompt-lookup")
 
 
 @pytest.mark.parametrize("name", rest_slow(ALONE, DAILY.__contains__))
@@ -114,7 +114,7 @@ def test_streams_read_in_turns(name: str) -> None:
     read_in_turns(random_lm("llama", "fused"), name)
 
 
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, "cuda_graphs".__eq__))
 def test_every_engine_keeps_requests_apart(engine: str) -> None:
     lm = random_lm("llama", engine)
     read_in_turns(lm, "swift")

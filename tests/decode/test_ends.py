@@ -5,7 +5,7 @@ models whose rows depend on the place in the text.
 from typing import Any
 
 import pytest
-from conftest import ALONE, ENGINES, make_method, random_lm
+from conftest import ALONE, ENGINES, make_method, random_lm, rest_slow
 from contract import PROMPT, plain_greedy
 from described import made
 
@@ -46,7 +46,7 @@ ODD: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", rest_slow(ALONE, ("auto", "swift", "lookahead").__contains__))
 def test_an_eos_in_accepted_drafts_and_a_context_that_is_filled(name: str) -> None:
     lm = random_lm("llama", "fused")
     full = generate(lm, make_method(name), LONG, 128 - len(LONG))
@@ -59,7 +59,7 @@ def test_an_eos_in_accepted_drafts_and_a_context_that_is_filled(name: str) -> No
         assert 1 + sum(r.emitted for r in found.rounds) == len(cut)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
 @pytest.mark.parametrize("name", ODD)
 def test_odd_configurations_are_hugging_faces(name: str, engine: str) -> None:
     family, more = ODD[name]

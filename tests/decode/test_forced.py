@@ -1,21 +1,16 @@
 """Teacher forcing: verification accepts the tokens of a reference, whatever the target chooses."""
 
 import functools
-from pathlib import Path
 
 import pytest
 from conftest import make_method, rest_slow
 
 import skipbench
-from skipbench.config.compose import compose
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.methods.vanilla import Vanilla
-from skipbench.runs.reading import run_folders
-from skipbench.runs.run import read_run
 
 TOKENS = 24
 
@@ -70,19 +65,3 @@ def test_vanilla_s_own_tokens_force_nothing_and_an_eos_ends() -> None:
     eos, end = frozenset({plain[9]}), plain.index(plain[9]) + 1
     cut = generate(lm, make_method("uniform", layers=12), ids, TOKENS, eos, reference=plain[:end])
     assert cut.tokens == plain[:end] and cut.finish == "eos"
-
-
-def test_a_forced_cell_decodes_vanilla_first_and_checks_nothing(tmp_path: Path) -> None:
-    words = ["method=uniform", "dataset=mini-math", "limit=2", "dataset.max_new_tokens=16"]
-    words += ["engine.warmup=0", f"results={tmp_path}"]
-    free, forced = compose(words), compose([*words, "teacher_forced=true"])
-    assert "teacher_forced" not in free.record()
-    assert forced.record() == free.record() | {"teacher_forced": True}
-    run_cell(forced)
-    (folder,) = run_folders(tmp_path)
-    run = read_run(folder)
-    assert [turn.order for turn in run.sound] == [["vanilla", run.arm]] * 2
-    vanilla = [turn.arms["vanilla"].tokens for turn in run.sound]
-    assert [arm.tokens for arm in run.arms] == vanilla
-    lossless = run.measured.lossless
-    assert (lossless.unchecked, lossless.identical) == (2, 0)

@@ -1,8 +1,6 @@
 """`generate`: what a user types and reads, in a pipe and on a terminal."""
 
 import io
-import json
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,16 +22,6 @@ def test_generate_streams_and_compares(skipbench: Command) -> None:
     assert ours.startswith("self-sd: 24 tokens in ") and "drafted tokens accepted" in ours
     assert vanilla.startswith("vanilla: 24 tokens in 23 passes, ")
     assert ratio.endswith("x after the first token; the same tokens")
-
-
-def test_generate_for_machines(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{STORY}\n"))
-    done = skipbench(
-        "generate", "method=swift", "max_new_tokens=8", "stop=\\n", "--json", "--compare"
-    )
-    ours, vanilla = map(json.loads, done.stdout.splitlines())
-    assert ours["tokens"] == vanilla["tokens"] and ours["method"] != vanilla["method"] == "vanilla"
-    assert ours["tokens_per_s"] > 0 and ours["finish"] in ("length", "stop")
 
 
 def test_a_terminal_shows_accepted_tokens_in_colour(
@@ -66,22 +54,3 @@ def test_ctrl_c_ends_an_answer(
     answer = answers.show_stream(stream)
     assert answer.finish == "unfinished" and answer.text.startswith("".join(texts))
     assert "stopped" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("generate --fast x", "unknown flag '--fast' of generate"),
-        ("generate model=tinny x", "Did you mean tiny"),
-        ("generate max_new_tokens=x y", "max_new_tokens=x; wanted 1 or more"),
-        ("generate method=swift decoding.temprature=1 x", "Did you mean decoding.temperature"),
-    ],
-)
-def test_mistakes(words: str, says: str, skipbench: Command) -> None:
-    done = skipbench(*words.split())
-    assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
-
-
-def test_no_prompt(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
-    assert "no prompt; give one" in skipbench("generate").stderr

@@ -1,14 +1,11 @@
-"""CUDA code paths on a machine without CUDA, in two tiers: `on_fake` and `on_cpu`.
+"""CUDA code paths on a machine without CUDA: tensors that say `cuda:N` and compute on a CPU.
 
-What neither shows is listed in docs/gpu.md: numerics of kernels, timing.
+What they do not show is listed in docs/gpu.md: numerics of kernels, timing.
 """
 
-from fake_cuda.journal import SOURCE, Journal, PhaseClock, place_of, planted
-from fake_cuda.on_cpu import cpu_behind_cuda, moved
-from fake_cuda.on_fake import fake_cuda
-from fake_cuda.tape import CheckedCapture
+from fake_cuda.journal import Journal, PhaseClock
+from fake_cuda.on_cpu import cpu_behind_cuda, lm_on, moved, one_device, two_devices
 
 __all__ = [
-    "SOURCE", "CheckedCapture", "Journal", "PhaseClock", "cpu_behind_cuda", "fake_cuda", "moved",
-    "place_of", "planted",
+    "Journal", "PhaseClock", "cpu_behind_cuda", "lm_on", "moved", "one_device", "two_devices",
 ]  # fmt: skip

@@ -50,7 +50,7 @@ def device_guard() -> None:
 
 @contextlib.contextmanager
 def no_driver(journal: Journal) -> Iterator[tuple[pytest.MonkeyPatch, Machine]]:
-    """Streams, events, graphs and pinned memory; both tiers run on them."""
+    """Streams, events, graphs and pinned memory; what computes runs on them."""
     device_guard()
     empty, patch, machine = torch.empty, pytest.MonkeyPatch(), Machine(journal)
     _device_constructors()  # kept by torch from its first call on: with the real `torch.empty`
@@ -59,7 +59,7 @@ def no_driver(journal: Journal) -> Iterator[tuple[pytest.MonkeyPatch, Machine]]:
         made = empty(*args, **more)
         return pinned(made) if pin_memory else made
 
-    def enter(mode: Any) -> None:  # neither tier can live with inference tensors
+    def enter(mode: Any) -> None:  # wrappers are no inference tensors
         mode.held = torch.no_grad() if mode.mode else contextlib.nullcontext()
         mode.held.__enter__()
 

@@ -1,15 +1,10 @@
-"""What was found, by phase of the decoding loop, with file and line; and how faults are planted."""
+"""What was found, by phase of the decoding loop, with file and line."""
 
 import os
 import sys
-import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
-from typing import Any
-
-import pytest
 
 import skipbench
 from skipbench.profile.clock import PASS, PHASES, WAIT
@@ -24,10 +19,10 @@ class Found:
 
     Attributes:
         kind: `read` (the host waits for a value), `wait` (for an event), `pageable` (for a copy to
-            the device), `upload` (a copy that it does not wait for), `device` (operands on several
-            devices), `capture` (what no capture may contain), `kernel` (attention in the math
-            kernel, or a mask that the efficient one refuses), `order` (memory that another stream
-            may still be using), `graph` (a graph whose memory or numbers are no longer right).
+            the device), `upload` (a copy that it does not wait for), `capture` (what no capture may
+            contain), `kernel` (attention in the math kernel, or a mask that another one refuses),
+            `order` (memory that another stream may still be using), `graph` (a graph whose memory
+            or numbers are no longer right).
     """
 
     kind: str
@@ -45,7 +40,6 @@ class Journal:
     def clear(self) -> None:
         self.phases: dict[str, list[Found]] = {phase: [] for phase in ("", *PHASES)}
         self.since: list[Found] = []
-        self.kernels: Counter[str] = Counter()
 
     def add(self, kind: str, what: str, where: str | None = None) -> None:
         if self.capturing and kind in ("read", "wait", "pageable", "upload"):
@@ -64,29 +58,6 @@ class Journal:
         found = [*self.since, *(f for phase in self.phases.values() for f in phase)]
         counted = Counter(f"{f.where}: {f.what}" for f in found if f.kind in kinds)
         return [f"{line} ({count} times)" for line, count in counted.items()]
-
-
-def planted(patch: pytest.MonkeyPatch, function: Any, old: str, new: str) -> None:
-    """Gives `function` the code that its file would hold with `new` in the place of `old`, on the
-    same lines.
-    """
-    path = Path(function.__code__.co_filename)
-    text = path.read_text()
-    assert text.count(old) == 1 and old.count("\n") == new.count("\n"), f"{path}: {old}"
-    todo = [compile(text.replace(old, new), str(path), "exec")]
-    while todo:
-        code = todo.pop()
-        if code.co_qualname == function.__qualname__:
-            patch.setattr(function, "__code__", code)
-            return
-        todo += [c for c in code.co_consts if isinstance(c, CodeType)]
-    raise AssertionError(f"{function.__qualname__} is not in {path}")
-
-
-def place_of(error: BaseException) -> str:
-    """File and line of the innermost frame of the package that an error passed through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(SOURCE)]
-    return f"{frames[-1].filename.removeprefix(SOURCE)}:{frames[-1].lineno}" if frames else "?"
 
 
 def here() -> str:

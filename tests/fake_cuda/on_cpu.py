@@ -1,4 +1,4 @@
-"""The second tier: tensors that say `cuda:N` and compute on a CPU tensor inside.
+"""Tensors that say `cuda:N` and compute on a CPU tensor inside.
 
 Real tokens from the code path of a GPU, on one device or several, with streams, events and graphs:
 see `streams` and `tape`.
@@ -6,6 +6,7 @@ see `streams` and `tape`.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +15,25 @@ from torch.utils._pytree import tree_map
 
 from fake_cuda.driver import no_driver
 from fake_cuda.journal import Journal, here
-from fake_cuda.on_fake import READS
 from fake_cuda.streams import Machine, Memory, pinned, pinned_memory
-from fake_cuda.tape import NOT_VALID, CheckedCapture, tensors
+from fake_cuda.tape import NOT_VALID, tensors
+from skipbench.lm.cuda_graphs.capture import CudaGraphCapture
+from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.model import LM
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
+ALIGNED = 8
+"""Elements of a mask's row stride that torch's efficient kernel wants."""
 COPIES = (aten.copy_.default, aten._to_copy.default)
+READS = {
+    aten._local_scalar_dense.default: "a number is read from the device",
+    aten.nonzero.default: "a boolean index or nonzero is read from the device",
+    aten.masked_select.default: "masked_select is read from the device",
+    aten.equal.default: "torch.equal is read from the device",
+    aten.unique_consecutive.default: "unique is read from the device",
+    aten._unique2.default: "unique is read from the device",
+}
 
 
 class OnCuda(torch.Tensor):
@@ -48,9 +61,6 @@ class OnCuda(torch.Tensor):
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.inner.untyped_storage()
-
-    def __repr__(self) -> str:  # type: ignore[override]  # no contents
-        return f"OnCuda({self.inner}, {self.device})"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -87,6 +97,10 @@ class CpuBehindCuda(TorchDispatchMode):
             cls.read(READS[func], ours)
         elif copies and device.type == "cpu":
             return cls._to_host(func, args, kwargs, given)
+        elif copies or "index" in func.__name__:
+            for source in (t for t in hosts if copies or t.ndim):
+                kind = "pageable" if pinned_memory(source) is None else "upload"
+                cls.machine.journal.add(kind, f"{func}: {source.nbytes} bytes go to the device")
         if device.type == "cpu":
             return func(*map(_inner, args), **kwargs)
         return cls._on_device(func, args, kwargs, ours, torch.device("cuda", device.index or 0))
@@ -232,8 +246,50 @@ def cpu_behind_cuda() -> Iterator[Journal]:
         patch.setattr(CpuBehindCuda, "machine", machine)
         tolist: Any = torch.Tensor.tolist  # of a tensor of the host, which no mode sees
         patch.setattr(torch.Tensor, "tolist", lambda t: [machine.host_uses([t]), tolist(t)][1])
-        patch.setattr(CheckedCapture, "machine", machine, raising=False)
+        functional = torch.nn.functional
+        attend = _watched(journal, functional.scaled_dot_product_attention)
+        patch.setattr(functional, "scaled_dot_product_attention", attend)
         yield journal
+
+
+def _watched(journal: Journal, attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention, of which is noted what the kernels of a GPU refuse, or copy before they begin."""
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, *rest: Any, **more: Any
+    ) -> Any:
+        grouped = more.get("enable_gqa") and (attn_mask is not None or query.dtype == torch.float32)
+        if query.is_cuda and grouped:
+            journal.add("kernel", "grouped heads with a mask or in float32: the math kernel")
+        if query.is_cuda and attn_mask is not None:
+            if attn_mask.dtype not in (torch.bool, query.dtype):
+                journal.add("kernel", "the mask is of another dtype")
+            if any(stride % ALIGNED for stride in attn_mask.stride()[:-1]):
+                journal.add("kernel", "the mask is copied, since its rows are not aligned")
+        return attend(query, key, value, attn_mask, *rest, **more)
+
+    return attention
+
+
+def one_device(name: str) -> str:
+    return "cuda:0"
+
+
+def two_devices(name: str) -> str:
+    """The second half of the layers, the norm and the head on the second device."""
+    words = name.split(".")
+    if "layers" in words:
+        return f"cuda:{int(words[words.index('layers') + 1]) // 2}"
+    return "cuda:1" if words[1] == "norm" or words[0] == "lm_head" else "cuda:0"
+
+
+def lm_on(place: Callable[[str], str], engine: Any, model: Any, capacity: int = 400) -> LM:
+    """The model there; inside `cpu_behind_cuda`."""
+    made = partial(CudaGraphsEngine, capture=CudaGraphCapture)
+    lm = LM(moved(model, place), made if engine == "cuda_graphs" else engine)
+    lm.allocate(capacity)
+    assert "graphs" not in " ".join(lm.notes()) and lm.cache.rows[0].is_cuda
+    return lm
 
 
 def moved(model: Any, device_of: Callable[[str], str]) -> Any:
@@ -243,12 +299,8 @@ def moved(model: Any, device_of: Callable[[str], str]) -> Any:
     for name, module in model.named_modules():
         for kind in (module._parameters, module._buffers):
             for key, tensor in kind.items():
-                if tensor is None:
-                    continue
-                there = tensor.detach().to(device_of(f"{name}.{key}"))
-                kind[key] = (
-                    torch.nn.Parameter(there, requires_grad=False)
-                    if kind is module._parameters
-                    else there
-                )
+                if tensor is not None:
+                    there = tensor.detach().to(device_of(f"{name}.{key}"))
+                    own = kind is module._parameters
+                    kind[key] = torch.nn.Parameter(there, requires_grad=False) if own else there
     return model

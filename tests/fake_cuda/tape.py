@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from fake_cuda.journal import here
 from fake_cuda.streams import Machine, Memory
-from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, Replay, Work
 
 Storage = torch.UntypedStorage
 
@@ -32,7 +31,6 @@ class Operator:
     args: Any
     kwargs: Any
     made: list[torch.Tensor]
-    where: str
 
     def run(self) -> None:
         result = self.call(*self.args, **self.kwargs)
@@ -63,7 +61,6 @@ class Graph:
         self.valid = self.captured = False
         self.outside: dict[int, tuple[weakref.ref[Memory], str]] = {}
         self.reads, self.writes = set[int](), set[int]()
-        self._born: dict[int, int] = {}
         self._before: dict[int, tuple[Storage, Storage]] = {}
 
     def capture_begin(self, pool: Any = None, **_: Any) -> None:
@@ -97,9 +94,7 @@ class Graph:
     ) -> None:
         if stream is not self.stream:
             self.machine.journal.add("capture", f"{call} is on a stream that is not captured")
-        for tensor in made:
-            self._born[tensor.untyped_storage()._cdata] = len(self.tape)
-        self.tape.append(Operator(call, args, kwargs, made, here()))
+        self.tape.append(Operator(call, args, kwargs, made))
 
     def replay(self) -> None:
         journal = self.machine.journal
@@ -124,75 +119,5 @@ class Graph:
             for operator in self.tape:
                 operator.run()
 
-    def differences(self, other: "Graph") -> Iterator[tuple[str, str]]:
-        """What and where this graph would do otherwise than another of the same work."""
-        for ours, theirs in zip(self.tape, other.tape, strict=False):
-            if ours.call is not theirs.call:
-                yield f"{ours.call} is captured, and now it is {theirs.call}", ours.where
-                return
-            new = [*theirs.args, *theirs.kwargs.values()]
-            for one, two in zip([*ours.args, *ours.kwargs.values()], new, strict=True):
-                if (frozen := self._sign(one)) != (now := other._sign(two)):
-                    if isinstance(frozen, tuple):
-                        frozen, now = "a tensor", "another"
-                    what = f"{ours.call} has {frozen} from its capture, and now it is {now}"
-                    yield what, ours.where
-        if len(self.tape) != len(other.tape):
-            yield f"{len(self.tape)} operators, now {len(other.tape)}", self.tape[-1].where
-
-    def _sign(self, value: Any) -> object:
-        """What an argument is: the same memory and layout, or the same number."""
-        if isinstance(value, list | tuple):
-            return [self._sign(v) for v in value]
-        if not isinstance(value, torch.Tensor):
-            return value
-        address = value.untyped_storage()._cdata
-        if address not in self._born and address not in self.outside:
-            return value.item()  # of the host
-        place = self._born.get(address, address)
-        return place, value.storage_offset(), tuple(value.shape), value.stride()
-
 
 NOT_VALID = "memory of a graph that was not replayed yet, or that the replay of another overwrote"
-
-
-class CheckedCapture(CudaGraphCapture):
-    """The real captures; before a replay the work is captured again, and must be the same.
-
-    So a number of the host that changes, which a graph would not see, is found with its place. The
-    work must leave nothing of Python's behind, such as a tensor that it hands out.
-    """
-
-    machine: Machine
-    most = 3
-    """Replays of a graph that are checked."""
-
-    def capture(self, work: Work) -> Replay:
-        replay: Any = super().capture(work)
-        return self.checked(replay.__self__, work)
-
-    def checked(self, graph: Graph, work: Work) -> Replay:
-        left = self.most
-
-        def replay() -> None:
-            nonlocal left
-            if left > 0:
-                left -= 1
-                again = self._again(graph, work)
-                for what, where in graph.differences(again):
-                    self.machine.journal.add("graph", what, where)
-            graph.replay()
-
-        return replay
-
-    def _again(self, graph: Graph, work: Work) -> Graph:
-        again, now = Graph(self.machine), self.machine.stream(self.device)
-        self.machine.set_stream(graph.stream)
-        again.capture_begin()
-        try:
-            work()
-        finally:
-            again.capture_end()
-            del self.machine.pools[again.pool]
-            self.machine.set_stream(now)
-        return again

@@ -1,9 +1,12 @@
-"""Graphs that are held: within their bound, and right where memory for one more is not there."""
+"""Graphs that are held: within their bound, captured ahead, and right where memory for one more is
+not there.
+"""
 
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import contract
 import pytest
 import torch
 from conftest import make_method, random_lm, rest_slow
@@ -13,7 +16,7 @@ from test_graphs import short_buckets as short_buckets  # a fixture
 from skipbench.decode.loop import generate
 from skipbench.errors import NotStrictError
 from skipbench.lm.cuda_graphs import device
-from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.cuda_graphs.capture import EagerCapture, out_of_memory
 from skipbench.lm.model import LM
 
 DRAWN = [  # chains, trees, windows of guesses
@@ -31,7 +34,7 @@ DRAWN = [  # chains, trees, windows of guesses
 def test_keys_stay_within_their_bound(prompts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "MOST_GRAPHS", 1)  # two keys for each row count are left
     lm, fused, r = graphs(capacity=220), random_lm("llama", "fused"), Random(prompts)
-    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
+    (part,) = lm.engine.graphs.values()
     part.most = part.most if prompts > 12 else 5
     methods, vanilla = [make_method(*words) for words in DRAWN], make_method("vanilla")
     for _ in range(prompts):
@@ -61,11 +64,15 @@ class Short(EagerCapture):
 def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LM, Any, Short, set[device.Key]]]:
     """A model, its graphs, what captures them, and the keys of a text."""
     lm = graphs()
-    (part,) = lm.engine.graphs.values()  # type: ignore[attr-defined]  # an engine of graphs
+    (part,) = lm.engine.graphs.values()
     part.capture = Short(part.capture.device)
     part.forget()
     text(lm, make_method("uniform"), 40)
     yield lm, part, part.capture, set(part.table)
+
+
+def vanillas(prompt: list[int]) -> list[int]:
+    return generate(random_lm("llama", "fused"), make_method("vanilla"), prompt, 40).tokens
 
 
 def forget(part: Any, at: int, lasts: bool) -> None:
@@ -74,15 +81,12 @@ def forget(part: Any, at: int, lasts: bool) -> None:
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-@pytest.mark.parametrize("step", rest_slow([1, 11], lambda n: n == 11))
+@pytest.mark.parametrize("step", rest_slow([1, 25], (25).__eq__))
 def test_memory_that_ends_at_any_capture_ends_for_one_text(
     short: Any, step: int, lasts: bool
 ) -> None:
     lm, part, capture, keys = short
-    method, wanted = (
-        make_method("uniform"),
-        text(random_lm("llama", "fused"), make_method("vanilla"), 40),
-    )
+    method, wanted = make_method("uniform"), vanillas(PROMPT)
     assert capture.count >= 50
     for at in range(1, 51, step):
         forget(part, at, lasts)
@@ -97,15 +101,12 @@ def test_other_keys_go_before_the_engine_gives_up(short: Any) -> None:
     lm, part, capture, keys = short
     capture.at = capture.count + 3
     prompt = PROMPT * 4
-    tokens = generate(lm, make_method("uniform"), prompt, 40).tokens
-    assert (
-        tokens == generate(random_lm("llama", "fused"), make_method("vanilla"), prompt, 40).tokens
-    )
+    assert generate(lm, make_method("uniform"), prompt, 40).tokens == vanillas(prompt)
     assert not part.lacked and capture.count > capture.at
     assert 0 < len(keys & set(part.table)) < len(keys)
 
 
-@pytest.mark.parametrize("at", [1, 13, 30, 45])
+@pytest.mark.parametrize("at", rest_slow([1, 13, 30, 45], (13).__eq__))
 def test_strict_ends_a_text_that_memory_does_not_suffice_for_and_no_other(
     short: Any, at: int
 ) -> None:
@@ -128,3 +129,39 @@ def test_growth_tries_again(short: Any) -> None:
     capture.lasts = False
     text(lm, make_method("uniform"), 40)
     assert lm.engine.name == "cuda_graphs" and set(part.table) == keys
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"]
+)
+def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) -> None:
+    class Full(EagerCapture):
+        left = 60
+
+        def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+            self.left -= 1
+            if self.left < 0:
+                raise torch.AcceleratorError(text)
+            return super().capture(work)
+
+    lm = graphs(capture=Full)
+    tokens = generate(lm, make_method("uniform"), PROMPT, 20).tokens
+    assert tokens == contract.plain_greedy(lm.model, PROMPT, 20)
+    assert "no memory left" in " ".join(lm.notes())
+
+
+def test_graphs_of_the_rows_that_were_met_are_captured_ahead() -> None:
+    lm, method = graphs(), make_method("uniform", "method.stop.threshold=0")
+    lm.engine.capture_ahead(0, 300)  # nothing was met
+    assert generate(lm, method, PROMPT, 20).rounds
+    before = lm.engine.captured()
+    lm.engine.capture_ahead(0, 300)
+    ahead = lm.engine.captured()
+    assert ahead.graphs > before.graphs and ahead.seconds > before.seconds
+    tokens = generate(lm, method, PROMPT, 60).tokens  # passes five more buckets
+    assert lm.engine.captured() == ahead
+    assert tokens == contract.plain_greedy(lm.model, PROMPT, 60)
+
+
+def test_another_error_of_a_capture_is_not_taken_for_one_of_memory() -> None:
+    assert not out_of_memory(torch.AcceleratorError("CUDA error: invalid argument"))

@@ -55,7 +55,7 @@ class Spoiled(Method):
         self.finite.append(all(bool(x[path].isfinite().all()) for x in verification.hidden_states))
 
 
-@pytest.mark.parametrize("parent", [None, [-1, 0, 1, 0], [-1, 0, 1, -1]])
+@pytest.mark.parametrize("parent", [None, [-1, 0, 1, -1]])
 @pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, GRAPHS.__eq__))
 def test_a_rejected_row_changes_no_token(engine: str, parent: list[int] | None) -> None:
     """A text ends where torch's attention, which multiplies what it masks by 0, has let it reach
@@ -72,23 +72,7 @@ def test_a_rejected_row_changes_no_token(engine: str, parent: list[int] | None) 
     assert all(method.finite)
 
 
-@pytest.mark.parametrize(
-    ("method", "engine"), [("parallel", "fused"), ("lookahead", "fused"), ("lookahead", GRAPHS)]
-)
-@pytest.mark.slow
-def test_what_a_method_makes_of_a_row_that_is_not_finite_can_be_proposed(
-    method: str, engine: str
-) -> None:
-    """Both draft from the target's tokens behind rejected rows; one beside them, in a tree."""
-    ended = contextlib.suppress(*[NotFinite] * (engine != GRAPHS))
-    wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, 40)
-    for token in sorted({*range(61)} - {*PROMPT, *wanted.tokens})[:4]:
-        lm = poisoned(engine, token)
-        with ended:
-            assert generate(lm, make_method(method), PROMPT, 40).tokens == wanted.tokens
-
-
-@pytest.mark.parametrize("engine", EVERY_ENGINE)
+@pytest.mark.parametrize("engine", rest_slow(EVERY_ENGINE, GRAPHS.__eq__))
 def test_a_row_that_is_accepted_must_be_finite(engine: str) -> None:
     wanted = generate(poisoned(engine, None), make_method("vanilla"), PROMPT, TOKENS)
     text = PROMPT + wanted.tokens

@@ -26,29 +26,19 @@ def test_parse() -> None:
     assert DraftPlan.parse("", 6).skipped == frozenset()
 
 
+UNREADABLE = ("attn", "attn:", "attn:a", "heads:1", "attn:1,", "attn:1 mlp:2", "1,2", "attn:-1")
+OUTSIDE = ("mlp:6", "attn:6", "attn:2-6", "attn:0;mlp:999")
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "says"),
     [
-        "attn",
-        "attn:",
-        "attn:a",
-        "heads:1",
-        "attn:1,",
-        "attn:1 mlp:2",
-        "1,2",
-        "attn:-1",
-        "attn:5-3",
-        "int8:1",
+        *((text, "cannot read") for text in (*UNREADABLE, "attn:5-3", "int8:1")),
+        *((text, "0 to 11") for text in OUTSIDE),
     ],
 )
-def test_unreadable_text(text: str) -> None:
-    with pytest.raises(SkipbenchError, match="cannot read"):
-        DraftPlan.parse(text, 6)
-
-
-@pytest.mark.parametrize("text", ["mlp:6", "attn:6", "attn:2-6", "attn:0;mlp:999"])
-def test_layers_outside_the_model(text: str) -> None:
-    with pytest.raises(SkipbenchError, match="0 to 11"):
+def test_text_of_no_plan(text: str, says: str) -> None:
+    with pytest.raises(SkipbenchError, match=says):
         DraftPlan.parse(text, 6)
 
 

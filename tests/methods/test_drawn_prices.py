@@ -14,8 +14,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from conftest import ALONE, LAYERS, make_method, random_model, rest_slow, settings_of
-from test_architecture import PACKAGE, imports
+from conftest import ALONE, LAYERS, here, make_method, random_model, rest_slow, settings_of
 from test_contract import SWITCHES
 from test_graphs import PROMPTS
 from test_graphs import short_buckets as short_buckets
@@ -30,10 +29,8 @@ from skipbench.metrics.host import Host
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Latencies, Prices
 
 FAMILIES = sorted(PROMPTS)
-DAILY = {"clasp": 4, "knapspec": 8}  # elsewhere 2: passes are of fewer kinds
-MANY = range(8, 32)
-MEASURING = r"skipbench\.(profile|decode\.(ladder|priced|stop_by_price))|time\b"
-"""Imports that do."""
+DAILY = dict.fromkeys(here(["int8"]), 1) | {"clasp": 1, "knapspec": 4}  # draws
+MANY = range(4, 32)
 
 
 @functools.cache
@@ -137,42 +134,12 @@ def fault(name: str, seed: int) -> str:
     return f"other {' and '.join(what)}: {told}" if what else ""
 
 
-def faults(name: str, draws: range) -> str:
-    engines.cache_clear()  # so that a draw depends on no other test
-    return "\n".join(filter(None, (fault(name, seed) for seed in draws)))
-
-
-@pytest.mark.parametrize("name", rest_slow(CASES, lambda name: name in (*OWN, "clasp", "int8")))
-def test_tokens_are_vanillas_at_drawn_prices(name: str) -> None:
-    assert faults(name, range(DAILY.get(name, 2))) == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_and_at_many(name: str) -> None:
-    assert faults(name, MANY) == ""
+DRAWS = [(name, draws) for name in CASES for draws in (range(DAILY.get(name, 1)), MANY)]
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [*((name, "") for name in OWN), *(("int8", rule) for rule in RULES)]
+    ("name", "draws"), rest_slow(DRAWS, lambda c: c[0] in DAILY and c[1] is not MANY), ids=str
 )
-def test_prices_decide(name: str, rule: str) -> None:
-    """Otherwise the draws would be one case."""
-    lm = LM(random_model("llama"), "fused")
-
-    def course(seed: int) -> list[object]:
-        draw = random.Random(seed)
-        return decoded(lm, name, prices(name, rule, draw), latency_from(draw))
-
-    first = course(0)
-    assert any(course(seed) != first for seed in range(1, 24))
-
-
-def test_every_measurement_is_drawn() -> None:
-    """Whatever a method knows of the machine: by a new setting, or an import that measures."""
-    for group, known in (("method", OWN), ("stop", RULES)):
-        assert {setting for name in known for setting in priced(group, name) or ()} <= DRAWN.keys()
-        for name in set(choices(group)) - set(known):
-            module = str(target_of(file_of(group, name))).rpartition(".")[0]
-            found = imports(PACKAGE.parent / f"{module.replace('.', '/')}.py")
-            assert not [one for one in found if re.match(MEASURING, one)], name
+def test_tokens_are_vanillas_at_drawn_prices(name: str, draws: range) -> None:
+    engines.cache_clear()  # so that a draw depends on no other test
+    assert "\n".join(filter(None, (fault(name, seed) for seed in draws))) == ""

@@ -1,24 +1,25 @@
-"""Our methods with their switches at `code` against what the papers' published code really
-computes.
+"""Real checkpoints against recorded values of Hugging Face, and our methods with their switches at
+`code` against what the papers' published code really computes.
 
 The counts in the asserts are those of the recorded cases; a case may be left out only where its
 records say that it ties.
 """
 
 import itertools
+import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import rest_slow
+from conftest import ENGINES, SHARED, rest_slow
 from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.stopping import Fixed
+from skipbench.decode.stopping import Adaptive, Fixed, StopRule
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.decode.verify import verify_greedy
 from skipbench.draft_plan import DraftPlan
@@ -30,6 +31,7 @@ from skipbench.methods.fixed import FixedSet
 from skipbench.methods.knapspec import KnapSpec
 from skipbench.methods.lookahead import Lookahead
 from skipbench.methods.swift import SWIFT
+from skipbench.methods.vanilla import Vanilla
 
 pytestmark = NEEDS_RECORDS
 SWIFT_CODE_TREE = (10, 8, 5, 3)
@@ -106,20 +108,6 @@ def test_clasp_sets_and_cosines() -> None:
     assert equal >= 115  # of 138; the rest tie exactly, and the machine's kernels decide
 
 
-@of_models(*MODELS)
-def test_clasp_generation(model: str) -> None:
-    for case in cases("clasp", "generation", model):
-        lm = checkpoint(case["model"])
-        stop, ratio = Fixed(case["gamma"], case["th_exit"]), case["M"] / lm.layers
-        interval, size = case["optimize_interval"], {"layers": lm.layers, "name": "clasp"}
-        method = CLaSp(**size, stop=stop, ratio=ratio, interval=interval, start="full")
-        out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
-        assert out.tokens == case["tokens"]
-        # theirs begins with the prefill
-        theirs = [(r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
-        assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
-
-
 def knapspec_code(layers: int, stop: Fixed, **options: Any) -> KnapSpec:
     code = {"lengths": [0, 17], "weight_cap": 5, "protect_ends": True, "drop_first": True}
     return KnapSpec(layers=layers, name="knapspec", stop=stop, start="full", **code, **options)
@@ -173,41 +161,60 @@ def test_knapspec_weights_candidates_and_choice() -> None:
     assert (candidates, sets >= 330) == (364, True)
 
 
-@pytest.mark.slow
-def test_knapspec_generation() -> None:
-    for case in golden("knapspec")["generation"]:
-        lm = checkpoint(case["model"])
-        options = {"interval": case["optimize_interval"], "latency": case["coefficients_c1_c2_c3"]}
-        method = knapspec_code(lm.layers, Fixed(case["gamma"], case["conf_exit"]), **options)
-        out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
-        assert out.tokens == case["tokens"]
-        theirs = [(r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
-        assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
-
-
-@of_models(*MODELS)
-def test_del_exit_layers_and_counts(model: str) -> None:
-    for case in cases("del", "generation", model):
-        lm = checkpoint(case["model"])
-        method = DEL(
-            layers=lm.layers,
-            name="del",
-            stop=Fixed(case["num_speculations_cap"]),
-            use_gamma=False,
-            count_rejected=True,
-        )
-        out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
-        assert out.tokens == case["tokens"]
-        ours = [
-            (e, r.accepted, r.steps)
-            for e, r in zip(method.trace()["exit_layer"], out.rounds, strict=True)
-        ]
-        theirs = [(r["exit_layer_used"], r["accepted"], r["drafted"]) for r in case["rounds"][1:]]
-        assert same_rounds(ours, theirs)
-
-
 def swift(layers: int, **options: Any) -> SWIFT:
     return SWIFT(layers=layers, name="swift", stop=Fixed(25, 0.8), **options)
+
+
+def clasp_of(case: Any, lm: LM) -> CLaSp:
+    stop, ratio = Fixed(case["gamma"], case["th_exit"]), case["M"] / lm.layers
+    given: dict[str, Any] = {"interval": case["optimize_interval"], "start": "full"}
+    return CLaSp(layers=lm.layers, name="clasp", stop=stop, ratio=ratio, **given)
+
+
+def knapspec_of(case: Any, lm: LM) -> KnapSpec:
+    given = {"interval": case["optimize_interval"], "latency": case["coefficients_c1_c2_c3"]}
+    return knapspec_code(lm.layers, Fixed(case["gamma"], case["conf_exit"]), **given)
+
+
+def del_of(case: Any, lm: LM) -> DEL:
+    given: dict[str, Any] = {"use_gamma": False, "count_rejected": True}
+    return DEL(layers=lm.layers, name="del", stop=Fixed(case["num_speculations_cap"]), **given)
+
+
+def swift_of(case: Any, lm: LM) -> FixedSet:
+    skip = skip_of(lm, case["attn_skip"], case["mlp_skip"])
+    return FixedSet("swift", skip, Fixed(25, 0.8), SWIFT_CODE_TREE)
+
+
+MAKERS: dict[str, Any] = {
+    "clasp": clasp_of, "del": del_of, "knapspec": knapspec_of, "swift": swift_of,
+}  # fmt: skip
+GENERATED = [(name, model) for name in MAKERS for model in MODELS]
+DAILY = [("clasp", "stories260K"), ("del", "stories260K")]
+
+
+def counts_of(case: Any) -> list[tuple[int, ...]]:
+    """Accepted and drafted tokens of the published code's rounds, and DEL's exit layers."""
+    if "rounds" not in case:
+        chains = case["draft_top1_prob_and_chain_per_round"]
+        accepted = case["accept_length_list_incl_root"]
+        return [(n - 1, len(chain)) for n, (_, chain) in zip(accepted, chains, strict=False)]
+    names = ("accepted", "drafted", "exit_layer_used")
+    # theirs begins with the prefill
+    return [tuple(r[name] for name in names if name in r) for r in case["rounds"][1:]]
+
+
+@pytest.mark.parametrize(("name", "model"), rest_slow(GENERATED, DAILY.__contains__))
+def test_generation(name: str, model: str) -> None:
+    for case in cases(name, "generation", model):
+        method = MAKERS[name](case, checkpoint(model))
+        length = case["max_new_tokens"]
+        out = generate(checkpoint(model), method, case["prompt_ids"], length)
+        assert out.tokens == case["tokens"][:length]
+        ours = [(r.accepted, r.steps) for r in out.rounds]
+        if name == "del":
+            ours = [(*r, e) for r, e in zip(ours, method.trace()["exit_layer"], strict=True)]
+        assert same_rounds(ours, counts_of(case))
 
 
 @of_models(*MODELS)
@@ -298,20 +305,6 @@ def test_swift_trees_and_their_acceptance() -> None:
     assert compared > 30
 
 
-@pytest.mark.slow
-def test_swift_generation() -> None:
-    for case in golden("swift")["generation"]:
-        lm = checkpoint(case["model"])
-        skip = skip_of(lm, case["attn_skip"], case["mlp_skip"])
-        method = FixedSet("swift", skip, Fixed(25, 0.8), SWIFT_CODE_TREE)
-        out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
-        assert out.tokens == case["tokens"][: case["max_new_tokens"]]
-        steps = [len(chain) for _, chain in case["draft_top1_prob_and_chain_per_round"]]
-        accepted = [n - 1 for n in case["accept_length_list_incl_root"]]
-        theirs = list(zip(accepted, steps, strict=False))
-        assert same_rounds([(r.accepted, r.steps) for r in out.rounds], theirs)
-
-
 @of_models(*MODELS)
 def test_swift_search(model: str) -> None:
     """The on-the-fly random search over three prompts: every score, the best set, and every round
@@ -351,3 +344,79 @@ def test_lookahead_steps(model: str) -> None:
         assert out.tokens == case["tokens"]
         generated = list(itertools.accumulate([1, *(r.emitted for r in out.rounds)]))
         assert generated[:-1] == case["generated_before_each_step"][1:]
+
+
+@pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
+@pytest.mark.parametrize("name", rest_slow(MODELS, lambda n: n.startswith("stories")))
+def test_vanilla_is_hugging_face_greedy(name: str, engine: str) -> None:
+    for case in golden("hf_greedy")["models"][name]:
+        lm = checkpoint(name, engine)
+        assert generate(lm, Vanilla(), case["prompt_ids"], 64).tokens == case["tokens_no_stop"]
+        assert (
+            generate(lm, Vanilla(), case["prompt_ids"], 64, frozenset([2, 1])).tokens
+            == case["tokens_eos_stop"]
+        )
+
+
+@pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
+def test_the_identity_layers_are_found_free(engine: str) -> None:
+    """With exactly the identity layers skipped, every draft token is right."""
+    name = "babyllama-361-deep12-noop"
+    noop = json.loads((SHARED / "models" / name / "DERIVED.json").read_text())["noop_layers"]
+    skip = DraftPlan.of(12, [s for i in noop for s in (2 * i, 2 * i + 1)])
+    for case in golden("hf_greedy")["models"][name]:
+        out = generate(
+            checkpoint(name, engine),
+            FixedSet("noop", skip, Fixed(8)),
+            case["prompt_ids"],
+            64,
+        )
+        assert out.tokens == case["tokens_no_stop"]
+        assert all(r.accepted == r.steps for r in out.rounds)
+
+
+def stop_rule(config: dict[str, Any], auto: list[float]) -> StopRule:
+    if not config["auto_th_stop_draft"]:
+        return Fixed(config["max_step_draft"], config["th_stop_draft"])
+    every, beta1, target, step, beta2 = auto
+    return Adaptive(
+        max_steps=config["max_step_draft"],
+        threshold=config["th_stop_draft"],
+        target=target,
+        step=step,
+        beta1=beta1,
+        beta2=beta2,
+        every=int(every),
+        first_beta1="code",
+        full_length_guard=True,
+    )
+
+
+def test_self_sd_threshold_is_that_of_the_published_code() -> None:
+    for case in golden("selfsd")["threshold_trajectories"]:
+        config = {
+            "max_step_draft": case["max_step_draft"],
+            "th_stop_draft": case["th0"],
+            "auto_th_stop_draft": True,
+        }
+        rule = stop_rule(config, case["auto_parameters"])
+        for number, r in enumerate(case["rounds"]):
+            rule.update(r["matched"], r["drafted"])
+            assert rule.threshold == pytest.approx(r["th_after"], abs=1e-12), (case["name"], number)
+
+
+@pytest.mark.slow
+def test_self_sd_rounds_are_those_of_the_published_code() -> None:
+    """Tokens, and accepted and drafted counts of every round but the last two, where the code
+    overshoots its length.
+    """
+    for case in golden("selfsd")["generation"]:
+        lm = checkpoint(case["model"], "fused")
+        skip = DraftPlan.of(
+            lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]]
+        )
+        method = FixedSet("self-sd", skip, stop_rule(case["config"], case["auto_parameters"]))
+        out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
+        assert out.tokens == case["tokens"]
+        ours = [(r.accepted, r.steps) for r in out.rounds][:-2]
+        assert ours == [(r["matched"], r["drafted"]) for r in case["rounds"]][: len(ours)]

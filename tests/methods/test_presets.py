@@ -4,22 +4,17 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from conftest import ALONE, here, make_method, random_lm, settings_of
+from conftest import here, make_method, random_lm
 from contract import check_greedy
-from test_traces import tiny
 
 from skipbench.config.compose import compose
-from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.grid import plan
 from skipbench.lm.model import LM
 from skipbench.methods.recycling import CHILDREN, TEMPLATE
 from skipbench.metrics.prices import ROWS, Curve, Latencies, Prices
 
 EACH_ROW = {"free": 0.0, "proportional": 1.0}
 """What a verified row costs beside the first, in passes of one row."""
-WITHOUT_STEPS = [m for m in ALONE if m != "vanilla" and "stop" not in settings_of(m)]
-"""Methods that draft copies, guesses and successors."""
 
 
 def test_sizes_are_by_the_price_of_rows_on_every_device() -> None:
@@ -36,14 +31,6 @@ def test_sizes_are_by_the_price_of_rows_on_every_device() -> None:
         compose(["method=lookahead", "preset=cpu"])
     with pytest.raises(SkipbenchError, match=r"level=3.*window=0 chooses"):
         make_method("lookahead", "preset=tuned", "method.level=3")
-
-
-def test_a_paper_s_table_has_the_paper_s_sizes_at_the_paper_s_scale_alone() -> None:
-    for scale, window in (("paper", 7), ("laptop", 0)):
-        cells = [c.overrides for c in plan("swift-table2", [], scale)]
-        words = next(c for c in cells if c["method"] == "lookahead")
-        made = compose([f"{key}={value}" for key, value in words.items()]).method.node
-        assert made["window"] == window
 
 
 def test_the_first_nodes_of_the_tree_are_the_likeliest() -> None:
@@ -89,15 +76,3 @@ def test_free_rows_make_large_drafts_and_dear_ones_small_on_every_engine(
     free, dear = found["fused"]
     assert found["cuda_graphs"] == found["fused"]
     assert max(free) > 24 and max(dear) < 12 and mean(free) > 2 * mean(dear)
-
-
-@pytest.mark.parametrize("name", WITHOUT_STEPS)
-def test_no_method_gives_up_on_text_that_repeats_itself(name: str) -> None:
-    """After a prompt that is unlike it; at the prices of a CPU."""
-    lm, tokenizer = tiny()
-    prices = "method.row_prices=[1,1.06,1.07,1.1,1.18,1.44]"
-    words = [prices] if "row_prices" in settings_of(name) else []
-    method = make_method(name, "preset=tuned", *words, layers=lm.layers)
-    for prompt, tokens in (("Once there was a dog and", 16), ("Tom has 3 apples and buys 4.", 32)):
-        rounds = generate(lm, method, tokenizer(prompt)["input_ids"], tokens).rounds
-    assert sum(r.nodes for r in rounds[len(rounds) // 2 :]) > 0

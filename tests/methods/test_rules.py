@@ -214,6 +214,18 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
     assert programmes > 4 and len(weights_seen) > 2
 
 
+@torch.inference_mode()
+def test_asd_drops_the_attention_that_turns_the_state_least() -> None:
+    given = ("method.threshold=-1", "method.most=0.5", "method.keep_first=0", "method.keep_last=0")
+    method: Any = make_method("asd", *given)
+    rounds(method, 4)
+    x = states_of(second(), PROMPT).float()
+    cosine = torch.cosine_similarity(x[:-1:2], x[1::2], dim=-1).mean(-1)
+    assert method.skip.attention == tuple(sorted(cosine.topk(2).indices.tolist()))
+    assert not method.skip.mlp
+    assert method.log["cosine"][0] == pytest.approx(cosine.tolist(), abs=1e-4)
+
+
 def test_self_sd_searches_for_the_shortest_time_per_token() -> None:
     lm = random_lm(FAMILY, "fused")
     f = objective(lm, [PROMPT], 8, frozenset(), functools.partial(Fixed, 3))

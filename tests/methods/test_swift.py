@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import make_method, rest_slow
+from conftest import rest_slow
 
 from skipbench.bench.load import load_model, prepare
 from skipbench.bench.prompts import Prompt, eos_ids
@@ -16,11 +16,9 @@ from skipbench.config.compose import compose
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
 from skipbench.lm.model import LM
 from skipbench.methods import swift
 from skipbench.methods.swift import SWIFT
-from skipbench.profile.clock import Clock
 
 FREE = 20  # sub-layers of the embedded model's 12 layers that may be skipped
 Decode = Callable[..., list[DraftPlan]]
@@ -62,20 +60,6 @@ def decode(prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch) ->
     return run
 
 
-@pytest.mark.slow
-def test_a_ratio_drafts_with_sets_of_its_size(decode: Decode) -> None:
-    """From the first round on, over a search of several steps, and another ratio with other
-    sets.
-    """
-    found: dict[float, set[DraftPlan]] = {}
-    for ratio in (0.3, 0.45, 0.85):
-        method = make("method.window=16", f"method.ratio={ratio}")
-        found[ratio] = set(decode(method))
-        assert {len(skip.skipped) for skip in found[ratio]} == {int(FREE * ratio)}
-        assert len(method.tried) > 4
-    assert len(set.union(*found.values())) == sum(map(len, found.values())) > len(found)
-
-
 @pytest.mark.parametrize("layers", [3, 4, 12, 13])
 @pytest.mark.parametrize("ends", [True, False])
 def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
@@ -91,11 +75,6 @@ def test_the_first_set_is_spread_evenly(layers: int, ends: bool) -> None:
         gaps = [b - a for a, b in zip(skip.attention, skip.attention[1:], strict=False)]
         assert not gaps or max(gaps) - min(gaps) <= 1
         assert not ends or not {0, layers - 1} & {s // 2 for s in skip.skipped}
-
-
-def test_two_layers_have_nothing_to_skip() -> None:
-    with pytest.raises(SkipbenchError, match="the first and the last of 2 layers"):
-        make_method("swift", layers=2)
 
 
 def test_only_a_candidate_ends_the_search(decode: Decode) -> None:
@@ -139,15 +118,6 @@ def test_a_bayesian_step_goes_where_scores_are_high() -> None:
     assert len(skip.attention) > len(skip.mlp) + 2
 
 
-def test_the_odd_set_gives_way_to_the_first_candidate(decode: Decode) -> None:
-    """As in the published code: whatever the odd layers would score."""
-    method = make("method.window=8", "method.initial=odd", "method.ratio=0.3")
-    odd = DraftPlan.of(12, [s for i in range(1, 11, 2) for s in (2 * i, 2 * i + 1)])
-    drafted = decode(method, last=1)
-    after = drafted[[skip == odd for skip in drafted].index(False) :]
-    assert drafted[0] == odd and {len(skip.skipped) for skip in after} == {6}
-
-
 @pytest.mark.parametrize(
     "effort", rest_slow([[], ["method.bayes_starts=1", "method.bayes_restarts=1"]], bool)
 )
@@ -166,28 +136,6 @@ def test_the_first_bayesian_step_imports_nothing(
     assert len(method.tried) >= 2 and set(sys.modules) == known
 
 
-@pytest.mark.parametrize("prepared", [True, False])
-def test_no_import_falls_into_the_time_of_a_bayesian_step(
-    prepared: bool, prompts: tuple[LM, list[Prompt]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a clock that goes on by a second per module that is loaded: only a method that has not
-    imported its libraries has some of them in its time.
-    """
-    for name in [m for m in sys.modules if m.partition(".")[0] == "bayes_opt"]:
-        monkeypatch.delitem(sys.modules, name)
-    with monkeypatch.context() as patch:
-        if not prepared:
-            patch.setattr(swift, "suggest_point", lambda *_, **__: None)
-        method = make("method.window=8", "method.beta=2", "method.max_score=1")
-    lm, texts = prompts
-    generate(lm, make(), texts[0].ids, 8, eos_ids(lm))  # the first passes import, too
-    clock = Clock(lm.output_device, now=lambda: float(len(sys.modules)))
-    out = generate(lm, method, texts[0].ids, 64, eos_ids(lm), clock=clock)
-    assert len(method.tried) >= 2
-    assert (out.seconds["adapt"] == 0) == prepared
-    assert sum(out.seconds.values()) == out.seconds["adapt"]
-
-
 @pytest.mark.parametrize("initial", rest_slow(["ratio", "odd"], "ratio".__eq__))
 def test_a_lowered_ratio_has_sets_of_its_size(
     initial: str, decode: Decode, monkeypatch: pytest.MonkeyPatch
@@ -201,41 +149,3 @@ def test_a_lowered_ratio_has_sets_of_its_size(
         [10] if initial == "odd" else []
     ) + [6, 4, 2]
     assert sizes == sorted(sizes, reverse=True) and method.ratio == 0.1
-
-
-@pytest.mark.parametrize("rescore", rest_slow([True, False], bool))
-@pytest.mark.parametrize("context", ["first", "recent"])
-def test_scores_of_other_tokens_judge_no_candidate(
-    rescore: bool, context: str, decode: Decode
-) -> None:
-    """The best set is scored again in each prompt, or in each step where the tokens are the most
-    recent ones; or it keeps its score, as in the published code.
-    """
-    method = make(
-        "method.window=16",
-        "method.ratio=0.6",
-        f"method.context={context}",
-        f"method.rescore={rescore}",
-    )
-    scored: list[float] = []
-    matchness = method.matchness
-
-    def watched(state: Any, skip: DraftPlan) -> float:
-        scored.append(matchness(state, skip))
-        return scored[-1]
-
-    method.matchness = watched  # type: ignore[method-assign]
-    decode(method, last=1)
-    steps = len(method.tried)
-    assert steps > 1 and len(scored) == (
-        2 * steps if rescore and (method.context == "recent") else steps + 1
-    )
-    kept = method.score
-    scored.clear()
-    decode(method, first=1, last=2)
-    steps = len(method.tried) - steps
-    again = rescore * (steps if (method.context == "recent") else 1)
-    assert steps > 1 and len(scored) == steps + again
-    if context == "first":
-        assert kept is not None
-        assert method.score == (max(scored) if rescore else max(kept, *scored))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import rest_slow
-from test_triton import DEVICE, TOLERANCES, drawn, error
+from test_products import DEVICE, TOLERANCES, drawn, error
 from torch import Tensor
 
 from skipbench.contrib.lowbit import int8_gpu, tiles
