@@ -30,12 +30,12 @@ DRAWN = [  # chains, trees, windows of guesses
 ]
 
 
-@pytest.mark.parametrize("prompts", rest_slow([12, 300], lambda n: n == 12))
+@pytest.mark.parametrize("prompts", rest_slow([6, 300], (6).__eq__))
 def test_keys_stay_within_their_bound(prompts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "MOST_GRAPHS", 1)  # two keys for each row count are left
     lm, fused, r = graphs(capacity=220), random_lm("llama", "fused"), Random(prompts)
     (part,) = lm.engine.graphs.values()
-    part.most = part.most if prompts > 12 else 5
+    part.most = part.most if prompts > 6 else 5
     methods, vanilla = [make_method(*words) for words in DRAWN], make_method("vanilla")
     for _ in range(prompts):
         prompt = [r.randrange(61) for _ in range(r.choice([2, 9, 30, 60, 120]))]
@@ -80,7 +80,7 @@ def forget(part: Any, at: int, lasts: bool) -> None:
     part.capture.at, part.capture.lasts, part.capture.count = at, lasts, 0
 
 
-@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("lasts", rest_slow([False, True], bool))
 @pytest.mark.parametrize("step", rest_slow([1, 25], (25).__eq__))
 def test_memory_that_ends_at_any_capture_ends_for_one_text(
     short: Any, step: int, lasts: bool
@@ -151,11 +151,11 @@ def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) 
 
 
 def test_graphs_of_the_rows_that_were_met_are_captured_ahead() -> None:
-    lm, method = graphs(), make_method("uniform", "method.stop.threshold=0")
-    lm.engine.capture_ahead(0, 300)  # nothing was met
+    lm, method = graphs(capacity=130), make_method("uniform", "method.stop.threshold=0")
+    lm.engine.capture_ahead(0, 130)  # nothing was met
     assert generate(lm, method, PROMPT, 20).rounds
     before = lm.engine.captured()
-    lm.engine.capture_ahead(0, 300)
+    lm.engine.capture_ahead(0, 130)
     ahead = lm.engine.captured()
     assert ahead.graphs > before.graphs and ahead.seconds > before.seconds
     tokens = generate(lm, method, PROMPT, 60).tokens  # passes five more buckets

@@ -29,7 +29,7 @@ from skipbench.metrics.host import Host
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Latencies, Prices
 
 FAMILIES = sorted(PROMPTS)
-DAILY = dict.fromkeys(here(["int8"]), 1) | {"clasp": 1, "knapspec": 4}  # draws
+DAILY = dict.fromkeys(here(["int8"]), 1) | {"clasp": 1, "knapspec": 2}  # draws
 MANY = range(4, 32)
 
 

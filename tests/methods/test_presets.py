@@ -4,7 +4,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from conftest import here, make_method, random_lm
+from conftest import here, make_method, random_lm, rest_slow
 from contract import check_greedy
 
 from skipbench.config.compose import compose
@@ -57,22 +57,19 @@ class Watched:
         return self._score(tokens, *rest, **options)
 
 
+@pytest.mark.parametrize("engine", rest_slow(["fused", "cuda_graphs"], "fused".__eq__))
 @pytest.mark.parametrize("name", here(["recycling", "lookahead", "auto"]))
-def test_free_rows_make_large_drafts_and_dear_ones_small_on_every_engine(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_free_rows_make_large_drafts_and_dear_ones_small(
+    name: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By prices as they are measured. The output is vanilla's."""
     own = ["method.explore=0", "method.row_prices=[]"] if name == "auto" else ["preset=tuned"]
-    found = dict[str, list[list[int]]]()
-    for engine in ("fused", "cuda_graphs"):
-        lm = random_lm("llama", engine)
-        found[engine] = []
-        for each_row in EACH_ROW.values():
-            with monkeypatch.context() as patched:
-                watched = Watched(lm, each_row, patched)
-                check_greedy(lm, make_method(name, *own), [3, 1, 4, 1, 5] * 3, 48, not each_row)
-                found[engine].append(watched.rows)
-            lm.prices = Prices()
-    free, dear = found["fused"]
-    assert found["cuda_graphs"] == found["fused"]
+    lm, found = random_lm("llama", engine), list[list[int]]()
+    for each_row in EACH_ROW.values():
+        with monkeypatch.context() as patched:
+            watched = Watched(lm, each_row, patched)
+            check_greedy(lm, make_method(name, *own), [3, 1, 4, 1, 5] * 3, 48, not each_row)
+            found.append(watched.rows)
+        lm.prices = Prices()
+    free, dear = found
     assert max(free) > 24 and max(dear) < 12 and mean(free) > 2 * mean(dear)

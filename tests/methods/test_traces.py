@@ -86,15 +86,14 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-# One per file of a method, one that samples, and what no other case shows.
+# What keeps or searches something, a tree, one that samples, and what no other case shows.
 DAILY = (
-    *("asd", "auto", "clasp", "del", "knapspec", "layerskip"),
-    *("lookahead", "parallel", "prompt-lookup", "recycling", "self-sd", "suffix"),
-    *("swift code", "swift tree", "uniform", "uniform sampling", "vanilla"),
+    *("asd", "auto", "clasp", "del", "knapspec", "layerskip", "lookahead", "recycling", "suffix"),
+    *("swift tree", "uniform", "uniform sampling"),
 )
 
 # What these carry from prompt to prompt shows in the second, or in the third.
-LATER = {"auto": 2, "knapspec": 3, "swift code": 2, "swift tree": 2}
+LATER = {"auto": 2, "knapspec": 3, "swift tree": 2}
 
 
 @pytest.mark.parametrize("case", rest_slow(CASES, DAILY.__contains__))
