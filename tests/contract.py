@@ -1,7 +1,5 @@
 """What every engine must keep, as checks that raise AssertionError, and beside them those of a
 method, from the package.
-
-`test_contract.py` runs them, `test_faults.py` breaks them.
 """
 
 from collections.abc import Callable, Sequence

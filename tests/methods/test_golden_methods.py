@@ -19,7 +19,7 @@ from recorded import MODELS, NEEDS_RECORDS, checkpoint, golden, skip_of, ties
 from skipbench.decode.draft import State
 from skipbench.decode.loop import generate
 from skipbench.decode.sampling import Sampler
-from skipbench.decode.stopping import Adaptive, Fixed, StopRule
+from skipbench.decode.stopping import Adaptive, Fixed
 from skipbench.decode.trial_passes import parallel_branches
 from skipbench.decode.verify import verify_greedy
 from skipbench.draft_plan import DraftPlan
@@ -365,41 +365,23 @@ def test_the_identity_layers_are_found_free(engine: str) -> None:
     noop = json.loads((SHARED / "models" / name / "DERIVED.json").read_text())["noop_layers"]
     skip = DraftPlan.of(12, [s for i in noop for s in (2 * i, 2 * i + 1)])
     for case in golden("hf_greedy")["models"][name]:
-        out = generate(
-            checkpoint(name, engine),
-            FixedSet("noop", skip, Fixed(8)),
-            case["prompt_ids"],
-            64,
-        )
+        method = FixedSet("noop", skip, Fixed(8))
+        out = generate(checkpoint(name, engine), method, case["prompt_ids"], 64)
         assert out.tokens == case["tokens_no_stop"]
         assert all(r.accepted == r.steps for r in out.rounds)
 
 
-def stop_rule(config: dict[str, Any], auto: list[float]) -> StopRule:
-    if not config["auto_th_stop_draft"]:
-        return Fixed(config["max_step_draft"], config["th_stop_draft"])
+def adaptive(most: int, threshold: float, auto: list[float]) -> Adaptive:
+    """The stop rule of Self-SD's code."""
     every, beta1, target, step, beta2 = auto
-    return Adaptive(
-        max_steps=config["max_step_draft"],
-        threshold=config["th_stop_draft"],
-        target=target,
-        step=step,
-        beta1=beta1,
-        beta2=beta2,
-        every=int(every),
-        first_beta1="code",
-        full_length_guard=True,
-    )
+    code: dict[str, Any] = {"first_beta1": "code", "full_length_guard": True, "every": int(every)}
+    own = {"target": target, "step": step, "beta1": beta1, "beta2": beta2}
+    return Adaptive(max_steps=most, threshold=threshold, **own, **code)
 
 
 def test_self_sd_threshold_is_that_of_the_published_code() -> None:
     for case in golden("selfsd")["threshold_trajectories"]:
-        config = {
-            "max_step_draft": case["max_step_draft"],
-            "th_stop_draft": case["th0"],
-            "auto_th_stop_draft": True,
-        }
-        rule = stop_rule(config, case["auto_parameters"])
+        rule = adaptive(case["max_step_draft"], case["th0"], case["auto_parameters"])
         for number, r in enumerate(case["rounds"]):
             rule.update(r["matched"], r["drafted"])
             assert rule.threshold == pytest.approx(r["th_after"], abs=1e-12), (case["name"], number)
@@ -411,11 +393,14 @@ def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     overshoots its length.
     """
     for case in golden("selfsd")["generation"]:
-        lm = checkpoint(case["model"], "fused")
-        skip = DraftPlan.of(
-            lm.layers, [2 * i for i in case["attn_skip"]] + [2 * i + 1 for i in case["mlp_skip"]]
+        lm, config = checkpoint(case["model"]), case["config"]
+        given = config["max_step_draft"], config["th_stop_draft"]
+        adapts, skip = (
+            config["auto_th_stop_draft"],
+            skip_of(lm, case["attn_skip"], case["mlp_skip"]),
         )
-        method = FixedSet("self-sd", skip, stop_rule(case["config"], case["auto_parameters"]))
+        stop = adaptive(*given, case["auto_parameters"]) if adapts else Fixed(*given)
+        method = FixedSet("self-sd", skip, stop)
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]
         ours = [(r.accepted, r.steps) for r in out.rounds][:-2]
