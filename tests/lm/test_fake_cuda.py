@@ -19,6 +19,7 @@ from conftest import (
 )
 from contract import PROMPT, plain_greedy
 from fake_cuda import Journal, PhaseClock, cpu_behind_cuda, lm_on, one_device, two_devices
+from test_graphs import PROMPTS
 
 from skipbench.decode.loop import Generation, generate, stream
 from skipbench.decode.method import MethodCopies
@@ -60,7 +61,7 @@ OTHERS = [
 
 @functools.cache
 def greedy(family: str) -> list[int]:
-    return plain_greedy(random_model(family), PROMPT, LENGTH)
+    return plain_greedy(random_model(family), PROMPTS[family], LENGTH)
 
 
 def excess(out: Generation, journal: Journal, method: str, variant: str) -> list[str]:
@@ -94,6 +95,7 @@ def test_tokens_are_the_models_and_the_host_reads_little(
 ) -> None:
     """Twice, as graphs are captured in the first text; one seed draws the same on every device."""
     own = ("method.share=false",) if method == "layerskip" and "tree" in variant else ()
+    prompt = PROMPTS[family]
     ours, there = (make_method(method, *VARIANTS[variant], *own) for _ in range(2))
 
     def sampler() -> Sampler:
@@ -101,18 +103,18 @@ def test_tokens_are_the_models_and_the_host_reads_little(
 
     if "sampl" in variant:
         lm = random_lm(family, "fused")
-        wanted = [generate(lm, ours, PROMPT, LENGTH, sampler=sampler()).tokens for _ in range(2)]
+        wanted = [generate(lm, ours, prompt, LENGTH, sampler=sampler()).tokens for _ in range(2)]
     else:
         wanted = [greedy(family)] * 2
     with cpu_behind_cuda() as journal:
         lm = lm_on(place, engine, random_model(family))
         journal.clear()
         clock: Any = Clock(torch.device("cuda:0"))
-        first = generate(lm, there, PROMPT, LENGTH, sampler=sampler(), clock=clock)
+        first = generate(lm, there, prompt, LENGTH, sampler=sampler(), clock=clock)
         assert not journal.lines(*FAULTS)
         journal.clear()
         clock = PhaseClock(journal)
-        second = generate(lm, there, PROMPT, LENGTH, sampler=sampler(), clock=clock)
+        second = generate(lm, there, prompt, LENGTH, sampler=sampler(), clock=clock)
         assert [first.tokens, second.tokens] == wanted
         assert not excess(second, journal, method, variant)
 
