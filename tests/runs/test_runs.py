@@ -377,3 +377,15 @@ def test_faults_in_short(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "5 faults in" in done.stdout
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_flock_is_one_error(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(handle: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(SkipbenchError, match="without flock; mount"), held(tmp_path):
+        raise AssertionError
