@@ -54,14 +54,14 @@ def plain(prompt: tuple[int, ...]) -> list[int]:
 
 
 def kept(prompt: list[int], at: int) -> list[int]:
-    """What a loop gives that keeps a rejected draft token: the model's second choice at `at`, and
-    its own text after it.
+    """What a loop gives that keeps a rejected draft token: the model's third choice at `at`, and
+    its own text after it. Its second choice may be the first one after another form of the prompt.
     """
     model, lm, _ = tiny()
     own = plain(tuple(prompt))[:at]
-    second = int(model(torch.tensor([[*prompt, *own]])).logits[0, -1].topk(2).indices[1])
-    rest = Replay(lm).greedy([*prompt, *own, second], LENGTH - at - 1, frozenset())
-    return [*own, second, *rest]
+    other = int(model(torch.tensor([[*prompt, *own]])).logits[0, -1].topk(3).indices[2])
+    rest = Replay(lm).greedy([*prompt, *own, other], LENGTH - at - 1, frozenset())
+    return [*own, other, *rest]
 
 
 @cache
