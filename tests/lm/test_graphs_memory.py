@@ -30,12 +30,12 @@ DRAWN = [  # chains, trees, windows of guesses
 ]
 
 
-@pytest.mark.parametrize("prompts", rest_slow([6, 300], (6).__eq__))
+@pytest.mark.parametrize("prompts", rest_slow([3, 300], (3).__eq__))
 def test_keys_stay_within_their_bound(prompts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "MOST_GRAPHS", 1)  # two keys for each row count are left
     lm, fused, r = graphs(capacity=220), random_lm("llama", "fused"), Random(prompts)
     (part,) = lm.engine.graphs.values()
-    part.most = part.most if prompts > 6 else 5
+    part.most = part.most if prompts > 3 else 5
     methods, vanilla = [make_method(*words) for words in DRAWN], make_method("vanilla")
     for _ in range(prompts):
         prompt = [r.randrange(61) for _ in range(r.choice([2, 9, 30, 60, 120]))]
@@ -80,8 +80,9 @@ def forget(part: Any, at: int, lasts: bool) -> None:
     part.capture.at, part.capture.lasts, part.capture.count = at, lasts, 0
 
 
-@pytest.mark.parametrize("lasts", rest_slow([False, True], bool))
-@pytest.mark.parametrize("step", rest_slow([1, 25], (25).__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("lasts", [False, True])
+@pytest.mark.parametrize("step", [1, 25])
 def test_memory_that_ends_at_any_capture_ends_for_one_text(
     short: Any, step: int, lasts: bool
 ) -> None:
