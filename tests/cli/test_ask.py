@@ -55,6 +55,12 @@ def test_greedy_with_processors_is_hugging_faces(tiny: LanguageModel) -> None:
     assert len(tiny.generate(STORY, 24, max_time=0.0).tokens) == 1
 
 
+def test_sampling_with_processors_is_of_the_whole_vocabulary(tiny: LanguageModel) -> None:
+    """Hugging Face's default are the 50 likeliest tokens."""
+    plain = tiny.generate(STORY, 24, temperature=2.0).tokens
+    assert tiny.generate(STORY, 24, temperature=2.0, repetition_penalty=1.0).tokens == plain
+
+
 @pytest.mark.slow
 def test_sampling_with_processors_is_exact(tiny: LanguageModel) -> None:
     """Pairs of tokens against the product of processed distributions, in total variation."""

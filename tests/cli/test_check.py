@@ -1,6 +1,7 @@
 """`check`: planted cheats and honest errors each break their property, and the command says so."""
 
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -59,6 +60,16 @@ class Lasting(Repeat):
         self.length = 1 + len(verification.accepted) % 4
 
 
+class Shared(Repeat):
+    """Counts its drafts where every object of the class reads it, and drafts so many tokens."""
+
+    drafts: ClassVar[list[Draft]] = []
+
+    def propose(self, state: State, budget: int) -> Draft:
+        self.drafts.append(super().propose(state, min(budget, len(self.drafts) + 1)))
+        return self.drafts[-1]
+
+
 class Free(Repeat):
     """Counts no steps."""
 
@@ -85,6 +96,7 @@ FAULTS = [
     (Late, "greedy output", "the model's own is"),
     (Overwrites, "greedy output", "is not that of a plain prefix"),
     (Lasting, "state between prompts", "the next prompt has other rounds"),
+    (Shared, "state between prompts", "a new object does not decode as the first"),
     (Free, "greedy output", "tokens with steps=0"),
     (Deep, "drafts", "where 3 were asked for"),
 ]

@@ -378,8 +378,17 @@ def test_each_arm_goes_first_at_one_of_two_prompts_in_an_order_of_the_cells_own(
     assert [turn.order[0] for turn in run(prompts, again)] == found["a"]
 
 
-def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
+def test_warming_up_teaches_a_method_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What goes from prompt to prompt, a threshold here, is the same with and without it."""
+    decode, asked = ArmRunner.decode, list[str]()
+
+    def noted(runner: ArmRunner, method: Any, *rest: Any) -> Any:
+        asked.append(method.name)
+        return decode(runner, method, *rest)
+
+    monkeypatch.setattr(ArmRunner, "decode", noted)
     rows = [Example(str(i), "ask", {}, {}) for i in range(3)]
     prompts = encode(rows, Reader(), LONGEST, 8, "left")
     carried = []
@@ -390,6 +399,7 @@ def test_warming_up_teaches_a_method_nothing(tmp_path: Path) -> None:
         arms = [turn.arms[str(warmup)] for turn in turns]
         carried.append([(arm.carry, arm.rounds) for arm in arms])
     assert carried[0] == carried[1] and carried[0][0] != carried[0][1]
+    assert len(asked) == 2 * 6 + 4 and asked[6:10] == ["vanilla", "uniform"] * 2
 
 
 def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path) -> None:

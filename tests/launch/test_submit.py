@@ -182,8 +182,8 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_out_of_memory_says_what_is_needed_and_what_to_change() -> None:
     model = replace(known_models()["llama2-13b"], name="llama2-13b", dtype="float32", device="cpu")
-    told = out_of_memory(MemoryError(), model, 512) or ""
-    assert "out of memory (MemoryError); model 'llama2-13b' needs" in told
+    told = out_of_memory(MemoryError("no page\nbacktrace"), model, 512) or ""
+    assert "out of memory (MemoryError: no page); model 'llama2-13b' needs" in told
     assert "hardware.memory=" in told and "model.dtype" in told
     assert out_of_memory(RuntimeError("can't allocate memory: 8 bytes"), model, 64)
     assert out_of_memory(RuntimeError("shapes differ"), model, 512) is None
@@ -292,6 +292,7 @@ def test_hours_of_a_time_limit() -> None:
 
 SBATCH = """#!/bin/bash
 exec 9>>{0}/lock; flock 9
+echo "$*" >> {0}/arguments
 n=$(( $(wc -l < {0}/jobs) + 101 ))
 for i in $(seq 0 $(grep -oP -- '--array=0-\\K[0-9]+' "${{@: -1}}")); do
   echo "$n|$n|$i|PENDING" >> {0}/queue
@@ -362,6 +363,7 @@ def test_what_sbatch_refuses_is_sent_again(slurm: FakeSlurm) -> None:
     sbatch.write_text(takes)
     slurm.submit(MATHS)
     assert len((slurm.folder / "jobs").read_text().split()) == 1
+    assert "--dependency" not in (slurm.folder / "arguments").read_text()
 
 
 def test_more_prompts_wait_for_those_that_are_queued(

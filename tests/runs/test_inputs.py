@@ -31,12 +31,15 @@ from skipbench.runs.provenance import COMPUTING, Provenance, leaves
 from skipbench.runs.run import read_run
 
 METHOD = """
+from dataclasses import field
+
 from skipbench.config.configurable import File
 from skipbench.methods.draft_model import DraftModel
 from halves_parts import times
 
 class Halves(DraftModel):
     table: File
+    more: dict[str, int] = field(default_factory=dict)
     needs_latency = True
 """
 YAML = """

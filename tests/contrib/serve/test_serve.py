@@ -104,6 +104,10 @@ WORKS: dict[str, Works] = {
         c, logprobs=True, top_logprobs=2).choices[0].logprobs.content],
     "logprobs of completions": lambda c, m: "".join(
         complete(c, logprobs=1).choices[0].logprobs.tokens) == text(complete(c)),
+    "logprobs of a stream": lambda c, m: [
+        token for one in complete(c, logprobs=1, stream=True)
+        if one.choices[0].logprobs for token in one.choices[0].logprobs.tokens
+    ] == complete(c, logprobs=1).choices[0].logprobs.tokens,
     "n": lambda c, m: [one.text for one in complete(c, n=2, temperature=1, seed=1).choices]
     == [m.generate(P, NEW, seed=s, temperature=1.0).text for s in (1, 2)],
     "several prompts": lambda c, m: [one.text for one in complete(c, prompt=PROMPTS[:2]).choices]

@@ -13,7 +13,7 @@ from fake import FAULTS, SILENCE_S, fakes
 from msgspec.structs import replace
 
 from skipbench.cli.main import main
-from skipbench.contrib.servers import load
+from skipbench.contrib.servers import client, load
 from skipbench.contrib.servers.summary import summarised
 from skipbench.contrib.servers.table import bench_summary, remarks_on, sentence
 from skipbench.report.tables.formats import markdown
@@ -97,6 +97,13 @@ def test_every_fault_is_named_nothing_is_lost_and_nothing_counted_twice(tmp_path
         assert found[name].of.count == 12 and not found[name].of.error, name
     n = len(names) - len(FAULTS)
     assert lines_of(table)[1]["lossless"] == f"{n - 1}/{n}" and f"{len(FAULTS)} failed" in table
+
+
+def test_seconds_are_those_to_the_first_text_and_from_there_to_the_last() -> None:
+    times, last = (1.0, 3.0, 6.0), {"choices": [{"text": "", "finish_reason": "length"}]}
+    events = [*((now, {"choices": [{"text": "x"}]}) for now in times), (9.0, last)]
+    arm, _ = client.read(iter(events), {"max_tokens": 4}, begun=0.5, at=0.0)
+    assert arm.seconds == Seconds(0.5, 0.0, 0.0, 0.0, 5.0)
 
 
 def test_what_passes_is_asked_again_and_said(tmp_path: Path) -> None:
@@ -265,7 +272,7 @@ def test_the_table_says_what_the_turns_give() -> None:
     assert sentence(runs[1]) == "B is 1.99 times as fast as A [1.98, 2.00]; the same answers"
     wrong = row_of(A=a, B=[drawn(0, 1.0, count=20), *b[1:]])
     assert wrong[1].paired() == row_of(A=a, B=b)[1].paired()  # a usage is wrong
-    assert "usage is wrong" in "".join(remarks_on(wrong))
+    assert "B: 1 answers have" in "".join(remarks_on(wrong))
     longer = row_of(A=a, B=[drawn(0, 1.0, count=20, text="other"), *b[1:]])[1]
     assert longer.paired()["0"] == pytest.approx(4.0)
     assert sentence(longer).endswith("; 1 of 8 answers differ")
