@@ -22,6 +22,7 @@ from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.models.load import load
+from skipbench.models.outline import read_tokenizer
 from skipbench.skipset import planted_set
 
 
@@ -93,6 +94,9 @@ def test_a_hub_that_cannot_be_reached_is_told_at_once(
         words = ["model=path", "model.path=someone/else", f"method={method}"]
         with pytest.raises(SkipbenchError, match=r"^'someone/else' .*the hub cannot be reached"):
             run_cell(compose([*words, f"results={tmp_path}"]))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", wait)
+    with pytest.raises(SkipbenchError, match="'someone/else' at revision v9 is not"):
+        read_tokenizer("someone/else", "v9")
 
 
 def test_another_size_and_eight_bits_where_they_cannot_be_are_refused() -> None:

@@ -121,6 +121,7 @@ def test_the_lead_is_far_above_the_noise_of_bfloat16() -> None:
         best = wanted.topk(2).values
         leads.append((best[:, 0] - best[:, 1]).min())
     assert min(leads) > TIE > 8 * max(noise)
+    assert float(best[:, 0].mean()) == pytest.approx(20, rel=0.2)  # the size that TIE counts on
 
 
 def test_what_is_left_out_costs_what_is_stated() -> None:

@@ -137,6 +137,7 @@ def test_a_set_of_swift_stands_at_the_step_that_found_it(runs: dict[str, Run]) -
         skipped = [2 * layer + kind for kind in (0, 1) for layer in drawn[kind][row].nonzero()[0]]
         assert {*skipped} == plan.skipped
     assert [t.get_text() for t in mlp.get_yticklabels()] == [str(step) for step, _ in sets]
+    assert mlp.get_ylim() == (len(sets) - 0.5, -0.5)
     with pytest.raises(SkipbenchError, match="draw a run of swift"):
         refined([runs["clasp2"]], [])
 
@@ -208,6 +209,7 @@ def test_speedups_of_a_task_and_so_far_are_geometric_means() -> None:
     drawn = [by_task([run], []).axes[0], flexible([run], []).axes[0]]
     values = [list(axis.get_lines()[0].get_ydata()) for axis in drawn]
     assert values == [pytest.approx([2.0]), pytest.approx([1.0, 2.0])]
+    assert drawn[0].get_xlim() == (-0.5, 0.5)
 
 
 def timed(gain: float, dataset: str = "a", method: str = "clasp") -> Run:

@@ -116,14 +116,15 @@ def test_text_streamer_prints(
 
 def test_stop_strings_end_it(model: Any, tiny: skipbench.LanguageModel) -> None:
     inputs = tiny.tokenizer("Once upon a time", return_tensors="pt")
-    given = {"max_new_tokens": 24, "do_sample": False, "tokenizer": tiny.tokenizer}
-    given |= {"input_ids": inputs["input_ids"]}
+    given = {"max_new_tokens": 24, "do_sample": False, "input_ids": inputs["input_ids"]}
     whole = tiny.lm.model.generate(**given)
     stop = tiny.tokenizer.decode(whole[0, 10:12])
-    plain = tiny.lm.model.generate(**given, stop_strings=stop)
+    read_by = {"tokenizer": tiny.tokenizer}
+    plain = tiny.lm.model.generate(**given, stop_strings=stop, **read_by)
     fast = skipbench.custom_generate("prompt-lookup")
-    found = tiny.lm.model.generate(**given, stop_strings=stop, custom_generate=fast)
-    assert found.tolist() == plain.tolist() and plain.shape[1] < whole.shape[1]
+    for more in (read_by, {}):  # the model's own
+        found = tiny.lm.model.generate(**given, stop_strings=stop, custom_generate=fast, **more)
+        assert found.tolist() == plain.tolist() and plain.shape[1] < whole.shape[1]
     with pytest.raises(SkipbenchError, match="stop_strings need tokenizer="):
         model.generate(PROMPT, max_new_tokens=4, stop_strings=stop, custom_generate=fast)
 
