@@ -230,6 +230,7 @@ def test_device_and_dtype_are_those_of_the_runs_and_told_where_they_are_others()
     measured = [r for r in t.records if r["measured"] is not None]
     assert measured and {r["dtype"] for r in measured} == {"bfloat16"}
     assert {r["dtype"] for r in t.records if r["measured"] is None} == {"float16"}
+    assert t.grids[0].settings.startswith("dtype bfloat16 (the paper's: float16)")
     large = "NVIDIA A100-SXM4-80GB"
     assert same_device(large, "1x NVIDIA A100-80GB") and not same_device("cpu", "not named")
     assert not same_device(large, "1x NVIDIA A100-40GB")
