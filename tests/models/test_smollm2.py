@@ -4,7 +4,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,19 +34,6 @@ LENGTH = 64
 ALL, FEW = 10, 4  # prompts
 # In float32 these take all of them; the rest, whose passes are of the same kinds, and bfloat16 FEW.
 THOROUGH = ("vanilla", "prompt-lookup", "auto", "self-sd", "swift", "clasp", "knapspec")
-
-
-def test_weights_of_the_package_are_another_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    hub, package = (compose([f"model={name}"]) for name in ("smollm2-135m", "smollm2-135m-q4_1"))
-    assert package.model.revision is None and package.model.wheel is not None
-    assert package.model.architecture == hub.model.architecture
-    assert hub.record()["model"] != package.record()["model"]
-    assert not {"wheel", "strict"} & package.record()["model"].keys()
-    with pytest.raises(SkipbenchError, match="data MODEL` fetches it"):
-        load_model(package.model, package.engine)
 
 
 def test_low_precision_is_strict_where_that_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:

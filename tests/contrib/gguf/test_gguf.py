@@ -22,6 +22,7 @@ from malformed import Reader, faults
 from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
+from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.contrib.gguf import checkpoint
 from skipbench.contrib.gguf.checkpoint import folder_of
@@ -303,3 +304,16 @@ def test_a_package_that_cannot_be_used(packed: Wheel, tmp_path: Path) -> None:
         fetch_wheel(replace(packed, sha256="0" * 64), tmp_path / "made" / "tiny")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "made").exists()  # nothing half done is left
+
+
+def test_weights_of_the_package_are_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    hub, package = (compose([f"model={name}"]) for name in ("smollm2-135m", "smollm2-135m-q4_1"))
+    assert package.model.revision is None and package.model.wheel is not None
+    assert package.model.architecture == hub.model.architecture
+    assert hub.record()["model"] != package.record()["model"]
+    assert not {"wheel", "strict"} & package.record()["model"].keys()
+    with pytest.raises(SkipbenchError, match="data MODEL` fetches it"):
+        load_model(package.model, package.engine)
