@@ -38,15 +38,13 @@ class Printed(msgspec.Struct, kw_only=True):
 
 class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A note on the numbers that `where` and `column` choose, else on the table; one of the paper
-    on these `tables`, or on all. `check` names the test that recomputes a number, and disagrees.
+    on these `tables`, or on all.
     """
 
     text: str
     where: Keys = {}
     column: str | None = None
     tables: list[str] = []
-    check: str | None = None
-    recomputed: Any = None
 
     def is_on(self, number: Printed) -> bool:
         """True if it is on this number of its table."""

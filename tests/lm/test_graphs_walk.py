@@ -245,7 +245,7 @@ class Walk:
     def branches(self, r: Random) -> None:
         """As the searches of CLaSp and KnapSpec do."""
         tokens, size, count = r.choice([1, 1, 2, 3, 8]), r.choice([1, 1, 2]), r.randrange(1, 12)
-        length, plan = self.length, r.choice([None, None, self.plans[6]])
+        length, plan = self.length, r.choice([None, None, self.plans[-3]])
         room = length > tokens and self.capacity - length >= tokens
         if not room or not bool(self.valid[:, :length].all()):
             return

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import nothing_lost, random_lm
+from conftest import here, nothing_lost, random_lm
 
 from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
@@ -124,12 +124,13 @@ def test_parts_are_timed_in_every_family(family: str) -> None:
     assert lm.layers * sizes["row"] * lm.cache.capacity == lm.cache.bytes
 
 
-def test_a_variant_is_priced_where_it_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", here(["int8"]))
+def test_a_variant_is_priced_where_it_is_asked_for(variant: str, tmp_path: Path) -> None:
     lm = random_lm("llama", "fused")
     before = measured(lm, path := tmp_path / "latency.json")
     assert before.model and not before.model.variants
-    low = measured(lm, path, {"int8"})
-    assert low.model and {*low.model.variants} == {"int8"} and measured(lm, path) == low
+    low = measured(lm, path, {variant})
+    assert low.model and {*low.model.variants} == {variant} and measured(lm, path) == low
     assert low.model == msgspec.structs.replace(before.model, variants=low.model.variants)
 
 
