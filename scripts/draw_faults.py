@@ -80,7 +80,10 @@ class Covered:
         parts = fault["file"].split("/")[1:]
         own = "/".join(["tests", *parts[: 2 if parts[0] == "contrib" else 1], ""])
         chosen: list[str] = []
-        order = lambda name: (name in beside, not name.startswith(own), self.seconds[name])  # noqa: E731
+
+        def order(name: str) -> tuple[bool, bool, float]:
+            return name in beside, not name.startswith(own), self.seconds[name]
+
         for name in sorted(covering | beside, key=order):
             if len(chosen) < most and self.seconds[name] <= seconds:
                 seconds -= self.seconds[name]

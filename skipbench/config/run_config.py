@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -221,7 +221,7 @@ class RunConfig(Settings, frozen=True):
         made = {key: typed(plain[key], kinds[key], key) for key in plain.keys() - {*NODES}}
         for key in plain.keys() & {*NODES}:
             of = MethodConfig.of if key == "method" else DatasetConfig.of
-            node = typed(plain[key], dict[str, Any] | None, key)  # type: ignore[arg-type]
+            node = typed(plain[key], cast(Any, dict[str, Any] | None), key)
             made[key] = node and of(node)
         return cls(**made)
 

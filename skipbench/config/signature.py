@@ -10,7 +10,7 @@ import typing
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from omegaconf import MISSING
@@ -20,7 +20,10 @@ from skipbench.config.configurable import GIVEN_BY_CODE, Settings
 from skipbench.errors import SkipbenchError
 
 TYPES = {**vars(typing), **vars(configurable), "DraftPlan": str}
-"""By the names that annotations of settings use."""
+TYPES |= {
+    "__builtins__": {kind.__name__: kind for kind in (bool, dict, float, int, list, str, tuple)}
+}
+"""By the names that annotations of settings use, and nothing that could be called besides."""
 
 
 class Setting(NamedTuple):
@@ -103,8 +106,7 @@ def schema_of(target: str) -> type[Settings]:
                 made = msgspec.field(default_factory=partial(container, made))
             fields.append((name, _type(annotation), made))
     name, bases = target.rpartition(".")[2], (Settings,)
-    made_of: Any = msgspec.defstruct(name, fields, bases=bases, frozen=True)
-    return made_of  # type: ignore[no-any-return]
+    return cast(type[Settings], msgspec.defstruct(name, fields, bases=bases, frozen=True))
 
 
 def source_of(module: str) -> Path:
@@ -122,7 +124,9 @@ def _type(annotation: ast.expr | None) -> Any:
     if annotation is None:
         return Any
     try:
-        return eval(ast.unparse(annotation), {}, TYPES)
+        return eval(ast.unparse(annotation), dict(TYPES))
     except NameError:  # of an object, or in bounds that are computed
-        bounded = ast.unparse(annotation).startswith("Annotated")
-        return _type(annotation.slice.elts[0]) if bounded else Any  # type: ignore[attr-defined]
+        match annotation:
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[kind, *_])):
+                return _type(kind)
+        return Any

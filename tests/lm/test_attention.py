@@ -69,7 +69,7 @@ def attended(of: Any, one: Pass) -> Tensor:
     split = attention.split_size(one.query.dtype, d)
     of.place(bounds, depth, mask, table, table, target, *out, paths, split)
     given = one.query, one.cache, bounds, depth, paths, one.size, one.window, SCALE
-    return of.attend_splits(*given).view(one.query.shape)  # type: ignore[no-any-return]
+    return of.attend_splits(*given).view(one.query.shape)  # type: ignore[no-any-return]  # of either module
 
 
 def by_torch(one: Pass) -> Tensor:

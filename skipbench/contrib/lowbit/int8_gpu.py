@@ -36,9 +36,6 @@ def int8_linear(
         )  # fmt: skip
 
 
-int8_linear.register_fake(lambda *_: None)
-
-
 class GpuInt8Weight(Int8Weight):
     """`Int8Weight` on a GPU, by a Triton kernel. Where Triton is missing or its product
     is not torch's, torch multiplies, which takes longer than by the weight itself.

@@ -64,9 +64,6 @@ def place(
         )  # fmt: skip
 
 
-place.register_fake(lambda *_: None)
-
-
 @custom_op("skipbench::attend_splits", mutates_args=(), device_types="cuda")
 def attend_splits(
     query: Tensor, cache: Tensor, bounds: Tensor, depth: Tensor, paths: Tensor, size: int,
@@ -102,8 +99,3 @@ def attend_splits(
             SPLIT=split, CHUNK=CHUNK, BLOCK_D=block_d, num_warps=4,
         )  # fmt: skip
     return out
-
-
-attend_splits.register_fake(
-    lambda query, *_: query.new_empty(query.shape[0], query.shape[1] * query.shape[2])
-)

@@ -1,7 +1,6 @@
 """Operators of torch that launch one Triton kernel each, for weights that `products` does not take.
 
-On a CPU they are what `on_cpu` states in plain torch. FakeTensors know them without Triton, which
-is imported where one runs.
+On a CPU they are what `on_cpu` states in plain torch; Triton is imported where one runs on a GPU.
 """
 
 import importlib.util
@@ -58,9 +57,6 @@ def silu_times(gate_up: Tensor) -> Tensor:
     return out
 
 
-silu_times.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1] // 2))
-
-
 @custom_op("skipbench::rotate_and_write", mutates_args=("cache",), device_types="cuda")
 def rotate_and_write(
     qkv: Tensor, cos: Tensor, sin: Tensor, target: Tensor, cache: Tensor, q_norm: Tensor | None,
@@ -82,10 +78,3 @@ def rotate_and_write(
             NORMED=q_norm is not None, BLOCK_D=_power_of_2(d), num_warps=1,
         )  # fmt: skip
     return query
-
-
-rotate_and_write.register_fake(
-    lambda qkv, cos, sin, target, cache, *_: qkv.new_empty(
-        qkv.shape[0], qkv.shape[1] - cache.shape[1], qkv.shape[2]
-    )
-)

@@ -129,9 +129,6 @@ def linear(
     return out
 
 
-linear.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
-
-
 @custom_op("skipbench::linear_add", mutates_args=("hidden",), device_types="cuda")
 def linear_add(hidden: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     """Adds the product x W^T + b of `x` [R, K] and a weight [N, K] to `hidden` [R, N], with one
@@ -146,9 +143,6 @@ def linear_add(hidden: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -
             x, weight, weight if bias is None else bias, x, hidden, 0.0,
             *hidden.shape, BIASED=bias is not None, ADDED=True, **options,
         )  # fmt: skip
-
-
-linear_add.register_fake(lambda *_: None)
 
 
 @custom_op("skipbench::gated", mutates_args=(), device_types="cuda")
@@ -167,9 +161,6 @@ def gated(
             rows, half=half, BIASED=bias is not None, **options,
         )  # fmt: skip
     return out
-
-
-gated.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0] // 2))
 
 
 @custom_op("skipbench::qkv_rotated", mutates_args=("cache",), device_types="cuda")
@@ -199,12 +190,6 @@ def qkv_rotated(
     return query
 
 
-@qkv_rotated.register_fake
-def _query(x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
-    (kv, d), rows = (rest[-1], rest[-2].shape[2]), x.shape[0]
-    return x.new_empty(rows, weight.shape[0] // d - 2 * kv, d)
-
-
 @custom_op("skipbench::rms_norm", mutates_args=(), device_types="cuda")
 def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
     """RMS norm of `x` [R, D] by a weight [D]."""
@@ -218,6 +203,3 @@ def rms_norm(x: Tensor, norm: Tensor, eps: float) -> Tensor:
             **_launched_early(pdl),
         )  # fmt: skip
     return out
-
-
-rms_norm.register_fake(lambda x, *_: torch.empty_like(x))
