@@ -34,15 +34,15 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
     """What happens to a prompt that does not fit."""
     keep: Any = 0
     """With `truncate=end`: tokens that stay at the end, or a text of as many tokens."""
-    reserve: int = 0
+    reserve: Natural = 0
     """Tokens of the context left free, such as for the rows of a tree."""
-    context: int | None = None
+    context: Positive | None = None
     """Tokens that prompt, output and `reserve` share, if fewer than the model's context."""
     chat: Chat = "none"
     """The form of a prompt: none, template, vicuna, or auto, the template where there is one."""
     thinking: bool | None = None
     """Passed to a chat template that knows `enable_thinking`."""
-    size: int | None = None
+    size: Positive | None = None
     """Rows to draw; null takes all."""
     seed: int = 0
     """Seed by which rows and shots are drawn."""
@@ -144,7 +144,7 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
 class MiniDataset(DatasetConfig, frozen=True):
     family: str = MISSING
     """Which generator: mini-stories, mini-math, mini-code or mini-summary."""
-    size: int = 300
+    size: Positive = 300
     """Rows to generate."""
 
 
@@ -171,11 +171,11 @@ class HubDataset(DatasetConfig, frozen=True):
     max_new_tokens: Positive = II("variant:max_new_tokens")
     truncate: Truncate = II("variant:truncate,refuse")
     keep: Any = II("variant:keep,0")
-    reserve: int = II("variant:reserve,0")
-    context: int | None = II("variant:context,null")
+    reserve: Natural = II("variant:reserve,0")
+    context: Positive | None = II("variant:context,null")
     chat: Chat = II("variant:chat,none")
     thinking: bool | None = II("variant:thinking,null")
-    size: int | None = II("variant:size,null")
+    size: Positive | None = II("variant:size,null")
     seed: int = II("variant:seed,0")
     shuffle: bool = II("variant:shuffle,true")
     """Draws rows at random instead of in the order of the file."""
@@ -216,7 +216,7 @@ class SpecBench(HubDataset, frozen=True):
 
 
 class Stream(DatasetConfig, frozen=True):
-    size: int = 500
+    size: Positive = 500
     """Rows per task."""
     parts: dict[str, Any] = MISSING
     """The datasets of the tasks, in order."""
@@ -239,7 +239,7 @@ class Stream(DatasetConfig, frozen=True):
 class HumanEval(DatasetConfig, frozen=True):
     prompt: str = "plain"
     """Wording, sample and length: plain, or as the papers swift or self-sd have them."""
-    size: int | None = None
+    size: Positive | None = None
     """Tasks; null takes all."""
     shuffle: bool = False
     """Draws rows at random instead of in the order of the file."""

@@ -87,7 +87,7 @@ class Slurm(Settings, frozen=True):
 class Local(Settings, frozen=True):
     """This machine, as a queue of rows."""
 
-    workers: int | None = None
+    workers: Positive | None = None
     """Rows at once; null: as many as the GPUs allow, or one, for its timings, without GPUs."""
-    gpus: int | None = None
+    gpus: Natural | None = None
     """GPUs per row; null: as many as its model needs."""

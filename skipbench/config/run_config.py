@@ -112,9 +112,9 @@ class Search(Settings, frozen=True):
 
 
 class Profile(Settings, frozen=True):
-    contexts: list[int] = msgspec.field(default_factory=lambda: [64, 256, 512, 1024])
+    contexts: list[Positive] = msgspec.field(default_factory=lambda: [64, 256, 512, 1024])
     """Context lengths in tokens at which sub-layers are timed."""
-    rows: list[int] = msgspec.field(default_factory=lambda: [1, 2, 5, 9, 17])
+    rows: list[Positive] = msgspec.field(default_factory=lambda: [1, 2, 5, 9, 17])
     """Numbers of rows per pass: 1 is a draft step, more a verification."""
     repeats: Positive = 20
     """Timed repetitions per point."""
