@@ -1,4 +1,4 @@
-"""Draws faults of the package by a seed, and runs the tests that execute the line of each.
+"""Mutation testing: draws faults of the package by a seed, and runs the tests of the line of each.
 
     python -m scripts.draw_faults FOLDER --seed 1 --count 200    # again: goes on
     python -m scripts.draw_faults FOLDER --faults LIST.json      # a list that was drawn before
@@ -59,16 +59,16 @@ class Covered:
             for fault in faults_of(file, self.text(file)):
                 if self.users.keys() & lines.get(fault["number"], ()):
                     by_line.setdefault((file, fault["number"]), []).append(fault)
-        rng, found = random.Random(seed), []
+        rng, drawn = random.Random(seed), list[Fault]()
         for place in rng.sample(sorted(by_line), len(by_line)):
             kind = rng.choice(sorted({fault["kind"] for fault in by_line[place]}))
             fault = rng.choice([one for one in by_line[place] if one["kind"] == kind])
             text = self.text(fault["file"])
             if ast.dump(ast.parse(planted(text, fault))) != ast.dump(ast.parse(text)):
-                found.append(fault)
-            if len(found) == count:
+                drawn.append(fault)
+            if len(drawn) == count:
                 break
-        return found
+        return drawn
 
     def tests(self, fault: Fault, most: int, seconds: float) -> tuple[list[str], int]:
         """The tests to run for a fault, and how many execute its line."""
@@ -172,10 +172,10 @@ def main() -> None:
     out = folder / f"{drawn.stem}.jsonl"
     ran, faults = outcomes(out), json.loads(drawn.read_text())
     now = (faults_of(file, covered.text(file)) for file in {fault["file"] for fault in faults})
-    here = {named(fault): fault for found in now for fault in found}
+    here = {named(fault): fault for each in now for fault in each}
     left = [fault for fault in faults if named(fault) not in ran]
-    found = [here.get(named(fault), fault | {"number": 0}) for fault in left]  # 0: gone
-    jobs = [(fault, *covered.tests(fault, given.tests, given.seconds)) for fault in found]
+    todo = [here.get(named(fault), fault | {"number": 0}) for fault in left]  # 0: gone
+    jobs = [(fault, *covered.tests(fault, given.tests, given.seconds)) for fault in todo]
     load_libraries()
     for worker in range(given.workers):
         if os.fork() == 0:
