@@ -30,6 +30,7 @@ from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
+from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.model import LM
 from skipbench.models.random_weights import random_model as random_model
 from skipbench.profile import latency, roofline
@@ -66,11 +67,21 @@ GONE = [part for part in CONTRIB_PARTS if not (ROOT / "skipbench/contrib" / part
 WHOLE_TREE = pytest.mark.skipif(bool(GONE), reason=f"not here of skipbench/contrib: {GONE}")
 """For tests of texts that speak of contrib, too: the documentation, and faults to plant."""
 
+REHEARSED = bool(os.environ.get(EAGER_GRAPHS))
+"""Tests marked `gpu` run on the CPU; graphs are called, what a GPU alone shows is not judged."""
+ON_GPU = torch.cuda.is_available() and not REHEARSED
+DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
+NEEDS_GPU = pytest.mark.skipif(
+    not (ON_GPU or REHEARSED), reason=f"no CUDA device is at hand, nor {EAGER_GRAPHS}=1"
+)
+
 
 def host_waits(work: Callable[[], Result]) -> tuple[Result, int]:
     """What `work` returns, and how often the host waited for a GPU in it, by the warnings of
     torch's sync debug mode; another one, that the mode is a prototype, comes once.
     """
+    if not ON_GPU:
+        return work(), 0
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

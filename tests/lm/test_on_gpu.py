@@ -1,18 +1,17 @@
 """What only a GPU shows, on planted models of a large model's sizes: kernels of attention, tokens
 of every engine, strict rows, memory of long prompts, waits of the host.
 
-`make gpu` runs these tests. Its rehearsal on a CPU runs them, too, with small sizes; kernels,
-memory and waits are not judged there.
+`make gpu` runs the tests marked `gpu`. With SKIPBENCH_EAGER_GRAPHS=1 they run on a CPU, as its
+rehearsal does: with small sizes; kernels, memory and waits are not judged there.
 """
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import EVERY_ENGINE, host_waits
+from conftest import DEVICE, EVERY_ENGINE, NEEDS_GPU, ON_GPU, host_waits
 from msgspec.structs import replace
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
@@ -21,7 +20,6 @@ from skipbench.config.architecture import Shape
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
 from skipbench.errors import NotStrictError
-from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.float32 import float32_logits
 from skipbench.lm.model import LM
 from skipbench.lm.proof import compare_rows
@@ -42,19 +40,13 @@ class Sizes(NamedTuple):
     rows: int
 
 
-REHEARSED = bool(os.environ.get(EAGER_GRAPHS))
-ON_GPU = torch.cuda.is_available() and not REHEARSED
-DEVICE = torch.device("cuda", 0) if ON_GPU else torch.device("cpu")
 LARGE = Sizes(Shape(8, 4096, 32, 8, 14336, 32000, 20480), 16384, 48, 1000)
 SIZES = LARGE if ON_GPU else Sizes(Shape(2, 128, 4, 2, 128, 96, 2048), 600, 12, 40)
 PROMPT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 WORDS = 64  # ids that planted text keeps to
 TREE = (5, 3, 2, 1)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not (ON_GPU or REHEARSED), reason="no CUDA device is at hand"),
-]
+pytestmark = [pytest.mark.gpu, NEEDS_GPU]
 
 
 def planted(
@@ -157,5 +149,5 @@ def test_the_host_waits_once_a_step_and_twice_a_round(widths: tuple[int, ...]) -
     lm = planted(torch.bfloat16, "fused", 1024)
     decode = partial(generate, lm, draft(lm, widths=widths), PROMPT, SIZES.tokens)
     decode()
-    out, waits = host_waits(decode) if ON_GPU else (decode(), 0)
+    out, waits = host_waits(decode)
     assert waits <= sum(r.steps for r in out.rounds) + 2 * len(out.rounds) + 4
