@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skipbench.config.derived import model_words, quoted
+from skipbench.config.catalog import quoted
+from skipbench.config.derived import model_words
 
 if TYPE_CHECKING:
     import pandas

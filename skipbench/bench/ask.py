@@ -7,6 +7,7 @@ from typing import Any
 
 from skipbench.bench.prompts import SCRATCH_ROWS, chat_form, eos_ids, token_ids
 from skipbench.config.dataset import CHATS
+from skipbench.data.chat import plain_message, plain_text
 from skipbench.decode.draft import Process
 from skipbench.decode.processors import process_by
 from skipbench.decode.sampling import Sampler
@@ -46,7 +47,7 @@ def encode_prompt(
     """
     if max_new_tokens < 1:
         raise SkipbenchError(f"{max_new_tokens=}; wanted 1 or more")
-    if not isinstance(prompt, str | Sequence):
+    if not isinstance(prompt, str | Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
         raise SkipbenchError(f"{prompt=}; {WANTED}")
     if prompt and type(prompt[0]) is int:
         ids = list(map(int, prompt))  # type: ignore[arg-type]  # `listed` has seen them
@@ -78,11 +79,11 @@ def _encoded(
     if form not in CHATS:
         template, form = template | {"chat_template": _template(form)}, "template"
     if not isinstance(prompt, str):
-        prompt = [*map(_plain, prompt)]
+        prompt = [*map(plain_message, prompt)]
         if not prompt:
             raise SkipbenchError(f"no messages; {WANTED}")
         if form == "none":
-            prompt = "\n\n".join(str(m["content"]) for m in prompt if m["content"])
+            prompt = plain_text(prompt)
     try:
         return token_ids(tokenizer, prompt, form, template)
     except SkipbenchError as error:
@@ -96,22 +97,6 @@ def _template(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         wanted = f"wanted {', '.join(CHATS)}, or a template's file"
         raise SkipbenchError(f"chat={path}; {wanted} ({error})") from error
-
-
-def _plain(message: Any) -> dict[str, Any]:
-    """A message whose content is a text: its parts, one below the other."""
-    if not (isinstance(message, Mapping) and {"role", "content"} <= message.keys()):
-        raise SkipbenchError(
-            f"a message is {str(message)[:80]!r}; wanted a dict with 'role' and 'content'"
-        )
-    content = message["content"]
-    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        texts = [part.get("text") for part in content]
-        content = "\n".join(texts) if all(isinstance(text, str) for text in texts) else content
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
-        parts = "or a list of {'type': 'text', 'text': ...}"
-        raise SkipbenchError(f"content={str(content)[:80]}; wanted a text, {parts}")
-    return {**message, "content": content}
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,9 @@ def encode(
         """Token ids after the turns before it, and the number of tokens cut."""
         given = row.prompt if form == "none" else row.messages or row.prompt
         try:
-            ids = token_ids(tokenizer, given, form, template, history)
+            if row.template and form != "template":
+                raise SkipbenchError(f"only a chat template is given {', '.join(row.template)}")
+            ids = token_ids(tokenizer, given, form, template | row.template, history)
         except SkipbenchError as error:
             raise SkipbenchError(f"prompt {row.id!r}, dataset.chat={form}: {error}") from error
         cut = max(0, len(ids) - allowed)

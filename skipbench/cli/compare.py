@@ -14,8 +14,8 @@ from msgspec import structs
 from skipbench.cli.command import Compared
 from skipbench.cli.commands import COMMANDS, Compare
 from skipbench.cli.parser import results_of
+from skipbench.config.catalog import quoted
 from skipbench.config.compose import compose_cells
-from skipbench.config.derived import quoted
 from skipbench.console import complain, is_json, say, show
 from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.ranking import cells_to_rank, run_ranked

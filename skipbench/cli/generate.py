@@ -79,7 +79,7 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
             for number, row in enumerate(rows[done:], done + 1):
                 said = [*row.messages] or [{"role": "user", "content": row.prompt}]
                 try:
-                    answer = model.generate([*session.system, *said], **options)
+                    answer = model.generate([*session.system, *said], **options, **row.template)
                 except SkipbenchError as error:
                     where = f"{prompts} prompt {number} ({row.id})"
                     raise SkipbenchError(f"{where}: {error}") from error
@@ -94,6 +94,7 @@ def _line(row: Example, settings: str, answer: "Answer", day: str | None) -> dic
     in no text that a tokenizer makes.
     """
     asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
+    asked |= row.template
     found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
     dated = {"date": day} if day else {}
     return {"id": row.id, **asked, **found, **dated, "settings": settings}

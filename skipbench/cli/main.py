@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from skipbench.cli.command import GROUPS, Compared, declared
 from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import parse
-from skipbench.config.catalog import as_choices, choices, with_search_path
+from skipbench.config.catalog import as_choices, check_base, choices, with_search_path
 from skipbench.config.compose import (
     checked,
     hydra_errors,
@@ -23,6 +23,7 @@ from skipbench.config.compose import (
     use_config_dir,
 )
 from skipbench.config.explain import did_you_mean, meant
+from skipbench.config.paths import CONF
 from skipbench.console import complain, json_lines, say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.cell import Cell
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point; exit status 0 done, 1 something failed, 2 the command was wrong, 130
     interrupted, 128 + n signal n.
     """
+    # modules of the working directory, as `python -m skipbench` sees them
+    if argv is None and not sys.flags.safe_path:
+        sys.path.insert(0, "")
     with contextlib.ExitStack() as stack:
         stack.enter_context(handle_signals())
         stack.enter_context(one_kind_of_error())
@@ -51,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def dispatch(argv: list[str]) -> None:
     """Runs what a command line asks for. Raises SkipbenchError where it is wrong."""
+    check_base(CONF / "local")
     argv = _with_config_dir(argv)
     if "--version" in argv:
         sys.stdout.write(f"skipbench {metadata.version('skipbench')}\n")
@@ -79,6 +84,8 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.cli.compare import cells_of_methods, run_cells
 
     with json_lines(asked.json):
+        chosen = {key: value for key, _, value in (word.partition("=") for word in overrides)}
+        _check_dry(chosen)
         if flags or not (cells := cells_of_methods(overrides)):
             sys.argv = ["skipbench", *flags, *with_search_path(overrides)]
             from skipbench.launch.sweeper import job, register
@@ -88,9 +95,25 @@ def _cell_or_sweep(argv: list[str]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"
             with hydra_errors(overrides):
                 cells += [Cell(to_run_config(config)) for config in run_hydra(job)]
+            launcher = chosen.get("hydra/launcher", "basic")
+            if launcher not in ("basic", "slurm") and "dry_run" not in chosen:
+                say(
+                    f"note: cells that hydra/launcher={launcher} ran at once on one machine slowed "
+                    "each other down; submit hardware=local gives each a GPU of its own"
+                )
         run_cells(cells, asked)
     if not argv:
         say(NEXT, "dim")
+
+
+def _check_dry(chosen: Mapping[str, str]) -> None:
+    """Raises SkipbenchError for a dry run of a sweeper that searches."""
+    sweeper = chosen.get("hydra/sweeper", "basic")
+    if chosen.get("dry_run", "").lower() == "true" and sweeper not in ("basic", "experiment"):
+        raise SkipbenchError(
+            f"hydra/sweeper={sweeper} chooses a cell by the results of those before it, which "
+            "dry_run=true does not have; leave one of them out"
+        )
 
 
 def _check_flags(argv: Sequence[str]) -> None:

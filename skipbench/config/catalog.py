@@ -1,5 +1,6 @@
 """Contents of `conf` without composition: choices, facts of models, axes of an experiment."""
 
+import contextlib
 import functools
 import re
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 from omegaconf import OmegaConf
 
 from skipbench.config import extensions
@@ -19,6 +21,7 @@ from skipbench.errors import SkipbenchError
 
 BUILT_IN = [folder for folder in (CONF, *extensions.CONF) if folder.is_dir()]
 """The folders of choices of the package."""
+BASE_60 = re.compile(r"[-+]?([1-9][\d_]*(:[0-5]?\d)+|\d[\d_]*(:[0-5]?\d)+\.[\d_]*)$")
 _folders = [*BUILT_IN]
 _has_auto = any((folder / "method" / "auto.yaml").exists() for folder in BUILT_IN)
 DEFAULT_METHOD = "auto" if _has_auto else "prompt-lookup"
@@ -76,9 +79,27 @@ class Experiment(msgspec.Struct, frozen=True):
 
 
 def add_config_folder(folder: Path) -> None:
-    """Adds the choices of a folder to those of the package."""
+    """Adds the choices of a folder to those of the package; raises as `check_base`."""
+    check_base(folder)
     if folder not in _folders:
         _folders.append(folder)
+
+
+def check_base(folder: Path) -> None:
+    """Raises SkipbenchError for a file with a number like 12:00:00 without quotes, which YAML reads
+    to the base 60, as 43200.
+    """
+    for path in sorted(folder.glob("**/*.yaml")):
+        text, found = path.read_text(encoding="utf-8"), list[Any]()
+        with contextlib.suppress(yaml.YAMLError):  # said where the file is used
+            found = [*yaml.scan(text)] if re.search(r"\d:\d", text) else []
+        for token in found:
+            if getattr(token, "plain", False) and BASE_60.match(token.value):
+                line = token.start_mark.line
+                raise SkipbenchError(
+                    f"{path}, line {line + 1}: {text.splitlines()[line].strip()}: YAML reads such "
+                    f"a number to the base 60; write it in quotes, '{token.value}'"
+                )
 
 
 def config_folders() -> list[Path]:
@@ -88,8 +109,14 @@ def config_folders() -> list[Path]:
 
 def with_search_path(overrides: list[str]) -> list[str]:
     """The overrides, and the added configuration folders where Hydra looks for files."""
-    folders = [f"file://{folder}" for folder in _folders if folder != CONF]
+    folders = [quoted(f"file://{folder}") for folder in _folders if folder != CONF]
     return [*overrides, f"hydra.searchpath=[{','.join(folders)}]"] if folders else overrides
+
+
+def quoted(text: str) -> str:
+    """A text as the value of an override, whatever is in it."""
+    text = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + text.replace("${", "\\${") + "'"
 
 
 def file_of(group: str, name: str) -> Path:

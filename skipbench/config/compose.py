@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def checked(word: str) -> str:
         raise SkipbenchError(f"{word}: records go below results=FOLDER; leave Hydra's folder out")
     if not key.strip():
         raise SkipbenchError(f"{word!r} is no override; wanted KEY=VALUE, as in method=uniform")
-    return word
+    value = word[len(key) + 1 :]
+    # Hydra would take the apostrophe of a folder it's for the beginning of a quoted text
+    within = re.fullmatch(r"[^'\"\[\]{}(),;]+['\"][^\[\]{}(),;]*", value)
+    return f"{key}={catalog.quoted(value)}" if within else word
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from skipbench.config.catalog import choices, shape_of
+from skipbench.config.catalog import choices, quoted, shape_of
 from skipbench.config.explain import did_you_mean
 from skipbench.config.model import Model, PlantedModel, check_path
 from skipbench.errors import SkipbenchError
@@ -24,12 +24,6 @@ def model_words(model: str) -> list[str]:
             "models` lists those"
         ) from error
     return ["model=path", f"model.path={quoted(model)}"]
-
-
-def quoted(text: str) -> str:
-    """A text as the value of an override, whatever is in it."""
-    text = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "'" + text.replace("${", "\\${") + "'"
 
 
 def derived(model: Model) -> Model:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -113,8 +114,9 @@ def _group(word: str) -> str | None:
 def unreadable(override: str) -> str:
     """What to do with an override that is not one value."""
     key, _, value = override.partition("=")
-    quoted = value.replace('"', "").replace("'", "")
+    plain = value.strip("\"'").replace('"', '\\"')
+    whole = shlex.quote(f'{key}="{plain}"')
     return (
         f"{override}: not one value. A value with commas, semicolons or brackets is quoted twice, "
-        f"as in '{key}=\"{quoted}\"'; several values are a sweep, with -m"
+        f"as in {whole}; several values are a sweep, with -m"
     )

@@ -1,6 +1,7 @@
 """Instructions and conversations."""
 
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +62,33 @@ def as_messages(history: History, last: Sequence[Mapping[str, Any]]) -> list[dic
         messages += [{"role": "user", "content": asked}]
         messages += [{"role": "assistant", "content": answer.strip()}]
     return [*messages, *map(dict, last)]
+
+
+def plain_message(message: Any) -> dict[str, Any]:
+    """A message whose content is a text: its parts, one below the other; null, or left out, beside
+    `tool_calls`. Raises SkipbenchError for another form.
+    """
+    called = isinstance(message, Mapping) and message.get("tool_calls")
+    needed = {"role"} if called else {"role", "content"}
+    if not (isinstance(message, Mapping) and needed <= message.keys()):
+        raise SkipbenchError(
+            f"a message is {str(message)[:80]!r}; wanted a dict with 'role' and 'content'"
+        )
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        texts = [part.get("text") for part in content]
+        content = "\n".join(texts) if all(isinstance(text, str) for text in texts) else content
+    if not isinstance(content, str) and not (content is None and called):
+        parts = "or a list of {'type': 'text', 'text': ...}"
+        raise SkipbenchError(f"content={str(content)[:80]}; wanted a text, {parts}")
+    return {**message, "content": content}
+
+
+def plain_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Messages where there is no chat template: contents, and calls of tools as JSON."""
+    parts = ((m["content"], m.get("tool_calls")) for m in messages)
+    said = ((text, json.dumps(calls) if calls else "") for text, calls in parts)
+    return "\n\n".join(filter(None, itertools.chain(*said)))
 
 
 def pin_day(tokenizer: Any, day: str | None = None) -> str:

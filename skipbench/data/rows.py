@@ -1,7 +1,9 @@
 """`Example`, the form of every dataset's prompts, and the reading of local files."""
 
 import codecs
+import functools
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +11,16 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
+from skipbench.console import say
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance, hashed
 
 Reference = dict[str, object]  # the right answer, by the names that a scorer reads
 NOT_EMPTY = msgspec.Meta(min_length=1)
 T = TypeVar("T")
+LINES = (".jsonl", ".ndjson")
+LOADERS = {".json": "json", ".gz": "json", ".csv": "csv", ".tsv": "csv", ".arrow": "arrow"}
+"""Loaders of the library `datasets`, by suffix."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class Example:
     reference: Reference = field(default_factory=dict)  # what the completion is compared with
     groups: dict[str, str] = field(default_factory=dict)  # labels by which results are reported
     after: str | None = None  # id of the turn before: its prompt and the answer precede this prompt
-    messages: tuple[dict[str, str], ...] = ()  # of a chat, for a template; `prompt` is its text
+    messages: tuple[dict[str, Any], ...] = ()  # of a chat, for a template; `prompt` is its text
+    template: dict[str, Any] = field(default_factory=dict)  # and what else that is given: `tools`
     source: str = ""  # SHA-256 (hex) of the dataset rows that it was made from; generated: empty
     question: str = ""  # id that turns of a conversation, or samples of a task, share; own: empty
 
@@ -52,15 +59,17 @@ def read_file(
 def placed_rows(path: Path, kind: type[T], wanted: str) -> Iterator[tuple[str, T]]:
     """The rows of a .jsonl or .parquet file with their places in it, without empty lines: `kind` is
     a struct or a TypedDict whose fields are the columns to read, and `wanted` the same in words.
-    Raises SkipbenchError where the file cannot be read, or a row has other values.
+    Raises SkipbenchError where the file cannot be read, or a row has other values. Says so where it
+    is a part of several.
     """
-    if not path.is_file() or path.suffix not in (".jsonl", ".parquet"):
-        what = "does not exist" if not path.exists() else "is no file of rows"
+    suffix = path.suffix.lower()
+    if not path.is_file() or suffix not in (*LINES, ".parquet"):
         raise SkipbenchError(
-            f"{path} {what}; give a file that ends in .jsonl or .parquet, for dataset=prompts in "
-            ".txt, too"
+            f"{path} {_unfit(path)}; give a file that ends in .jsonl or .parquet, for "
+            "dataset=prompts in .txt, too"
         )
-    rows = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path, [*get_type_hints(kind)])
+    _tell_part(path)
+    rows = _jsonl(path) if suffix in LINES else _parquet(path, [*get_type_hints(kind)])
     for place, row in rows:
         try:
             yield place, msgspec.convert(row, kind)
@@ -68,6 +77,24 @@ def placed_rows(path: Path, kind: type[T], wanted: str) -> Iterator[tuple[str, T
             raise SkipbenchError(
                 f"{place}: {error}; wanted {wanted}, not empty; its columns are {', '.join(row)}"
             ) from error
+
+
+def _unfit(path: Path) -> str:
+    """Why a path is no file of rows, and what makes one of it."""
+    made = ".to_parquet('FILE.parquet') of the library datasets writes it as one"
+    if any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
+        return f"is a folder of save_to_disk: load_from_disk('{path}'){made}, of one split"
+    if loader := LOADERS.get(path.suffix.lower()) if path.is_file() else None:
+        return f"is no file of rows: load_dataset('{loader}', data_files='{path}')['train']{made}"
+    kind = "is a folder" if path.is_dir() else "is no file of rows"
+    return kind if path.exists() else "does not exist"
+
+
+@functools.cache
+def _tell_part(path: Path) -> None:
+    part = re.search(r"(\d+)-of-0*(\d+)\.\w+$", path.name)
+    if part and int(part[2]) > 1:
+        say(f"{path} is one of {part[2]} parts of a dataset; rows of the others are left out")
 
 
 def _jsonl(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,7 +2,9 @@
 its parent records: the kernel gives no notice when memory ends.
 """
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -15,6 +17,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import ask
 
 RESERVED = 2**30  # bytes of a GPU that the driver counts and no process gets
+GPU_NAME = re.compile(r"\d+|(?:GPU|MIG)-.+")
 WATCHED = "SKIPBENCH_WATCHED"  # in the environment of a child of `watch`
 HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -23,7 +26,8 @@ def gpus() -> list[str]:
     """`CUDA_VISIBLE_DEVICES` of each GPU that this process may see; none without a driver."""
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if seen is not None:
-        return [name.strip() for name in seen.split(",") if name.strip()]
+        # CUDA sees none behind a name that is no GPU's, as -1 or NoDevFiles
+        return [*itertools.takewhile(GPU_NAME.fullmatch, map(str.strip, seen.split(",")))]
     listed = (ask("nvidia-smi", "--list-gpus") or "").splitlines()
     # the parts of a GPU are indented
     return [*map(str, range(sum(line.startswith("GPU ") for line in listed)))]

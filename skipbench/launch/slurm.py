@@ -17,6 +17,9 @@ from skipbench.runs.gpu import ask
 TIMEOUT_S = 60
 BESIDE_GIB = 16  # memory of a job beside the weights: Python, torch, and the libraries of CUDA
 UNITS = {"K": 2**-20, "M": 2**-10, "": 2**-10, "G": 1, "T": 2**10}  # GiB per unit of sbatch's --mem
+# among what a cluster's own scripts print around Slurm's words
+JOB_LINE = re.compile(r"\d+ *\|.*\|.*\| *[A-Z_]+")
+SUBMITTED = re.compile(r" *(?:Submitted batch job )?(\d+)(?:;.*| on cluster .*)? *")
 PLAIN = re.compile(r"[\w@%+=:,./-]+")  # values that need no quotes in a script
 
 
@@ -29,6 +32,8 @@ def jobs() -> dict[str, str] | None:
         return None
     states = {}
     for line in listed.splitlines():
+        if not JOB_LINE.fullmatch(line.strip()):
+            continue
         job, array, task, state = (word.strip() for word in line.split("|"))
         states[job] = state
         if task.isdecimal():
@@ -49,7 +54,7 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
     """Submits a script and returns the id of its job, which waits for the jobs `after` to be over.
 
     Raises NotHereError where there is no sbatch, or it refuses, with its words; SkipbenchError
-    where it does not answer, so that the job may be queued.
+    where it does not answer, or names no job, so that one may be queued.
     """
     depends = [f"--dependency=afterany:{':'.join(after)}"] if after else []
     words = ["sbatch", "--parsable", *depends, str(script)]
@@ -68,12 +73,20 @@ def sbatch(script: Path, after: Sequence[str] = ()) -> str:
             f"sbatch refuses {script}: {done.stderr.strip()}; the keys of hardware= say what "
             "it asks for"
         )
-    return done.stdout.strip().partition(";")[0]
+    numbers = [*filter(None, map(SUBMITTED.fullmatch, done.stdout.splitlines()))]
+    if not numbers:
+        raise SkipbenchError(
+            f"sbatch names no job: {(done.stdout + done.stderr).strip()!r}; look with squeue "
+            "before trying again"
+        )
+    return numbers[-1][1]
 
 
 def requeue_self() -> str:
     """Puts this process's job back into the queue, at most `SKIPBENCH_REQUEUES` times; says so."""
     job, maximum = os.environ.get("SLURM_JOB_ID"), int(os.environ.get("SKIPBENCH_REQUEUES", "0"))
+    if task := os.environ.get("SLURM_ARRAY_TASK_ID"):  # of one task the number is the array's
+        job = f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{task}"
     if job is None:
         return "not in a Slurm job, so nothing starts it again"
     starts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)

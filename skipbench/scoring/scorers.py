@@ -23,12 +23,17 @@ _NUMBER = re.compile(
     r"((?:(?<![\w)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
     r"|(?<!\w)-?\.[0-9]+)(?: ?/ ?([1-9][0-9]*)(?![\w/]|[.,][0-9]))?"
 )
+_BARE = re.compile(r"\\(boxed|fbox)\s*([-+]?[0-9][0-9.,]*)")
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|(?<!\\)[{}]")
 _STYLED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}")
 # bounded, because int() refuses thousands of digits
 _LATEX_INTEGER = re.compile(r"[-+]?[0-9]{1,30}(?:\.0*)?")
 _INTEGER = re.compile(r"\s*([-+]?[0-9][0-9,]{0,30})(?![0-9,]|\.[0-9])")  # no decimal number
+_SIZES = re.compile(
+    r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|bf|rm|[lL]arge|[hH]uge)(?![A-Za-z])"
+)
 _NOISE = re.compile(r"\{,\}|\\[,!; $]|[,~${}]")
+_BRACKETED = re.compile(r"[\s${}]*[(\[]([^()\[\],]*)[)\]][\s${}]*")
 _DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?")
 # `A` and `I` are words too: as an answer only a reason follows them in lower case.
 _WORD = r"(?!\s+(?!(?:as|because|for|since|which)\b)[a-z])"
@@ -86,9 +91,11 @@ def _exact(right: bool) -> Scores:
 
 
 def boxed(text: str) -> list[str]:
-    r"""Contents of every closed, non-empty `\boxed{...}` in `text`, in order; braces may nest."""
+    r"""Contents of every closed, non-empty `\boxed{...}` in `text`, in order; braces may nest, and
+    a number may stand without them.
+    """
     opened: list[re.Match[str]] = []
-    found = []
+    found, text = [], _BARE.sub(r"\\\1{\2}", text)
     for token in _BRACES.finditer(text):
         if token[0].endswith("{"):
             opened.append(token)
@@ -98,9 +105,11 @@ def boxed(text: str) -> list[str]:
 
 
 def latex_integer(text: str) -> int | None:
-    r"""Integer as in `073`, `\text{204}`, `1{,}024`, `x = 5`, `25 \text{ cm}`; None for others."""
+    r"""Integer as in `073`, `(73)`, `\text{204}`, `1{,}024`, `x = 5`, `25 \text{ cm}`, or None."""
     plain = _STYLED.sub(lambda m: m[1] if any(c.isdigit() for c in m[1]) else "", text)
-    plain = _NOISE.sub("", _DEGREES.sub("", plain).rpartition("=")[2]).strip()
+    plain = _SIZES.sub("", _DEGREES.sub("", plain).rpartition("=")[2])
+    bracketed = _BRACKETED.fullmatch(plain)
+    plain = _NOISE.sub("", bracketed[1] if bracketed else plain).strip()
     return int(plain.partition(".")[0]) if _LATEX_INTEGER.fullmatch(plain) else None
 
 

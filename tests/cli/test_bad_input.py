@@ -124,6 +124,7 @@ MISTAKES = [
     ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),
     ("model.path=meta-llama/Llama-3.2-1B", "python -m skipbench data"),
     ("method=fixed method.skip=attn:1;mlp:3", "quoted twice, as in 'method.skip=\"attn:1;mlp:3"),
+    ("dry_run=true hydra/sweeper=optuna", "hydra/sweeper=optuna chooses a cell by the results"),
     ("method.skip=attn:99", "a model of 12 layers has 0 to 23"),
     ("method.stop=fixed", "a stop rule is chosen by stop@method.stop=adaptive|fixed"),
     (f"method=self-sd model.path={MINI}", "no skip set"),
@@ -169,7 +170,8 @@ def test_a_broken_file_is_named_with_its_line(
 ) -> None:
     (tmp_path / "method").mkdir()
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
-    for name, text in {"torn": "name: [torn", "gone": "_target_: not_there.X"}.items():
+    broken = {"torn": "name: [torn", "gone": "_target_: not_there.X", "base": "k: 12:00:00 # limit"}
+    for name, text in broken.items():
         path = tmp_path / "method" / f"{name}.yaml"
         path.write_text(f"defaults: [_self_]\n{text}\n")
         done = skipbench("--config-dir", str(tmp_path), f"method={name}", "dry_run=true")

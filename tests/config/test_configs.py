@@ -77,17 +77,18 @@ def test_a_file_of_ones_own_may_set_keys_of_any_choice(
 ) -> None:
     monkeypatch.setattr(catalog, "_folders", catalog.config_folders())
     for name, text in {
-        "a/experiment/base": "search: {iterations: 5}",
-        "a/experiment/mine": "defaults: [base, _self_]",
+        "it's/experiment/base": "search: {iterations: 5}",
+        "it's/experiment/mine": "defaults: [base, _self_]",
         "b/local/default": "search: {iterations: 7}",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
     searches = [[f"search={name}"] for name in ("self-sd", "constrained")]
     mine = [["experiment=mine", *words] for words in searches]
-    for folder, cells, wanted in (("a", mine, 5), ("b", searches, 7)):
+    for folder, cells, wanted in (("it's", mine, 5), ("b", searches, 7)):
         use_config_dir(tmp_path / folder)
         assert {compose(words).search.iterations for words in cells} == {wanted}
+    assert str(compose(['results=/r/it\'s "b"']).results) == '/r/it\'s "b"'
 
 
 def test_every_hub_model_is_described() -> None:

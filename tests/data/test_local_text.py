@@ -71,11 +71,52 @@ def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     assert len(own(tmp_path / "p.txt", "dataset.size=1")) == 1
     pq.write_table(pa.Table.from_pylist([{"text": "One"}]), tmp_path / "q.parquet")
     with pytest.raises(
-        SkipbenchError, match="has none of the columns prompt, messages; its columns are text"
+        SkipbenchError, match=r"has none of the columns prompt, messages, .*; its columns are text"
     ):
         own(tmp_path / "q.parquet")
     # the same text in another form is other input
     assert len({rows_hash([row]) for row in (first, second)}) == 2
+
+
+def test_what_an_agent_said_and_was_given_is_kept(tmp_path: Path) -> None:
+    """In `prompt`, as TRL writes it; parquet gives every row the fields of all."""
+    calls = [{"function": {"name": "weather", "arguments": {"city": "Paris"}}}]
+    turns = [
+        MESSAGES[1],
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "name": "weather", "content": "sunny"},
+    ]
+    line = {"prompt": turns, "tools": [{"name": "weather"}]}
+    (tmp_path / "p.JSONL").write_text(json.dumps(line) + "\n")
+    pq.write_table(pa.Table.from_pylist([line]), tmp_path / "p.parquet")
+    for file in tmp_path.iterdir():
+        (row,) = own(file)
+        assert row.messages == tuple(turns) and row.template == {"tools": line["tools"]}
+        assert row.prompt == f"Hello\n\n{json.dumps(calls)}\n\nsunny"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.json", "[]", r"load_dataset\('json', data_files='.*to_parquet"),
+        ("saved/dataset_info.json", "{}", r"save_to_disk: load_from_disk\(.*to_parquet"),
+        ("a.jsonl", '{"conversations": [{"from": "human"}]}', "are ShareGPT's: write each as"),
+        ("a.jsonl", '{"messages": [{"role": "human", "content": "x"}]}', "role 'human'; wanted"),
+        ("a.jsonl", '{"messages": [{"role": "user"}]}', "line 1: a message is .*; wanted a dict"),
+    ],
+)
+def test_a_file_of_another_form_is_named(tmp_path: Path, name: str, text: str, says: str) -> None:
+    (file := tmp_path / name).parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    with pytest.raises(SkipbenchError, match=says):
+        own(file if file.parent == tmp_path else file.parent)
+
+
+def test_a_part_of_a_split_file_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a-00000-of-00001.jsonl", "a-00000-of-00003.jsonl"):
+        (tmp_path / name).write_text('{"prompt": "One"}\n')
+        assert len(own(tmp_path / name)) == 1
+    assert capsys.readouterr().err.count("is one of 3 parts of a dataset") == 1
 
 
 ALONE = """

@@ -67,8 +67,9 @@ def test_workers_and_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
             cells_at_once(workers, found)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-abc")
     assert gpus() == ["3", "GPU-abc"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus() == []
+    for none in ("", "-1", "NoDevFiles", "-1,0"):  # CUDA sees none behind what is no GPU
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert gpus() == []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     listed = "echo 'GPU 0: NVIDIA A100 (UUID: GPU-1)'; echo '  MIG 1g.10gb'; echo 'GPU 1: A100'"
     tool = fake_tool(tmp_path, "nvidia-smi", listed, monkeypatch)

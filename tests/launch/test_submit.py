@@ -27,7 +27,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.set_search import search_trace
 from skipbench.launch import manifest
 from skipbench.launch.jobs import Job, schedule_stages
-from skipbench.launch.slurm import requeue_self, script
+from skipbench.launch.slurm import jobs, requeue_self, sbatch, script
 from skipbench.launch.status import key_of
 from skipbench.runs.cell import Cell
 from skipbench.runs.lock import held
@@ -178,6 +178,35 @@ def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
     assert "2 times already" in requeue_self()
+
+
+def test_words_of_slurm_stand_among_those_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one task of an array, whose own number may be the array's, requeues itself alone."""
+    tool = fake_tool(tmp_path, "sbatch", "echo '== Welcome: 99 =='; echo 4711", monkeypatch)
+    for text, job in (
+        ("echo '4711;gpu'; echo 'Quota: 12 of 90'", "4711"),
+        ("echo Submitted batch job 12 on cluster c2", "12"),
+        ("echo; echo 7; echo 'charged to lab'", "7"),
+    ):
+        assert sbatch(tmp_path / "x.sh") == "4711"
+        tool.write_text(f"#!/bin/sh\n{text}\n")
+        assert sbatch(tmp_path / "x.sh") == job
+        tool.write_text("#!/bin/sh\necho 'a | banner'; echo 4711\n")
+    tool.write_text("#!/bin/sh\necho Held for review\n")
+    with pytest.raises(SkipbenchError, match="names no job: 'Held for review'; look with squeue"):
+        sbatch(tmp_path / "x.sh")
+    text = "echo '| cluster | of | the | lab |'; echo '8|7|0|RUNNING'; echo 'Maintenance at 9'"
+    fake_tool(tmp_path, "squeue", text, monkeypatch)
+    assert jobs() == {"8": "RUNNING", "7_0": "RUNNING"}
+    fake_tool(tmp_path, "scontrol", f'echo "$@" > {tmp_path}/said', monkeypatch)
+    task = {"JOB_ID": "7", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "0", "RESTART_COUNT": ""}
+    for name, value in task.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
+    assert requeue_self() == "requeued for the 1. time of at most 2"
+    assert (tmp_path / "said").read_text() == "requeue 7_0\n"
 
 
 def test_out_of_memory_says_what_is_needed_and_what_to_change() -> None:

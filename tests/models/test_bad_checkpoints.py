@@ -18,8 +18,8 @@ from transformers import AutoTokenizer
 
 from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
+from skipbench.config.catalog import quoted
 from skipbench.config.compose import compose
-from skipbench.config.derived import quoted
 from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Example
 from skipbench.decode.loop import generate

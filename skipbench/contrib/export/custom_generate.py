@@ -11,9 +11,8 @@ from torch import Tensor
 
 from skipbench.bench.load import make_method
 from skipbench.bench.prompts import SCRATCH_ROWS
-from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.config.catalog import DEFAULT_METHOD, quoted
 from skipbench.config.compose import compose
-from skipbench.config.derived import quoted
 from skipbench.decode.loop import stream
 from skipbench.decode.method import Method, MethodCopies
 from skipbench.decode.processors import process_by, until

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from skipbench.contrib.oracle.outputs import Output
-from skipbench.data.chat import as_messages, as_text, dated, pin_day
+from skipbench.data.chat import as_messages, as_text, dated, pin_day, plain_text
 from skipbench.errors import SkipbenchError
 
 DAYS = 8  # before a run began on which another method of its row may have fixed its date
@@ -39,8 +39,7 @@ def prompt_ids(tokenizer: Any, output: Output, chat: str) -> list[int]:
         return list(tokenizer.encode(output.prompt))
     if (ids := _templated(tokenizer, output, messages_of(output), **output.template)) is None:
         if chat == "none" and not getattr(tokenizer, "chat_template", None):  # as `generate`
-            texts = (m["content"] for m in output.messages if m["content"])
-            return list(tokenizer.encode("\n\n".join(texts)))
+            return list(tokenizer.encode(plain_text(output.messages)))
         advice = "give the prompt as ids, or as text with chat=none"
         raise SkipbenchError(f"output {output.id}: the model has no chat template for it; {advice}")
     return ids

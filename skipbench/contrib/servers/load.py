@@ -110,6 +110,7 @@ class Load:
         if self.chat == "template":
             last = row.messages or [{"role": "user", "content": row.prompt}]
             asked = {"messages": as_messages(turns, last)}
+        asked |= row.template
         seed = {"seed": self.seed + self.rows.index(row)} if self.body["temperature"] else {}
         server = self.servers[name]
         request = {"model": server.model, **asked, **self.body, **seed, **server.extra}
