@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch.nn import Linear
+
 from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import AttentionModules, Block, Family, MlpModules, Modules, text_config
 
@@ -166,7 +168,7 @@ def modules_of(model: Any) -> Modules:
 
 def is_llama(model: Any) -> bool:
     """True if the fused engine computes this model's layer: Llama's, with biases, windows and norms
-    of queries and keys per head.
+    of queries and keys per head. A linear module that does more, as with an adapter, is none.
     """
     family, modules, config = describe(model), modules_of(model), text_config(model.config)
     plain = replace(family, qk_norm=False, windows="", qkv=(), gate_up=()) == Family(
@@ -176,4 +178,6 @@ def is_llama(model: Any) -> bool:
     turned = {rope.get("partial_rotary_factor", 1.0) for rope in _rope_parameters(config)}
     one_table = len(kinds) == 1 and None not in kinds and turned <= {1.0}
     silu = getattr(config, "hidden_act", "silu") == "silu"
-    return plain and one_table and silu
+    layers = ((*a.qkv, a.output, *mlp.gate_up, mlp.down) for a, mlp in modules.layers)
+    linear = all(isinstance(module, Linear) for layer in layers for module in layer)
+    return plain and one_table and silu and linear

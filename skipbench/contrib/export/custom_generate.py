@@ -47,7 +47,7 @@ def custom_generate(
         method: as `load` takes it.
         engine: `reference` runs the model's own modules and leaves them as they are; `fused` is
             faster and gives the modules views of its own weights, which on a CPU can make
-            `generate` without it slower.
+            `generate` without it slower. Weights that were replaced or changed are seen.
         strict: greedy tokens are those of `generate` in a low precision, too: verified rows get the
             bits that they have alone, which costs time. Proven for the model at the first call.
         overrides: settings of the method, as on the command line: `["method.ngram=2"]`.
@@ -91,7 +91,7 @@ class CustomGenerate:
         self._given, self._engine, self._overrides = method, engine, tuple(overrides)
         self._strict = strict
         self._lm: LM | None = None
-        self._at: tuple[torch.dtype, torch.device] | None = None
+        self._made_of: list[Any] = []
         self._methods: MethodCopies | None = None
         self._loading = threading.Lock()
 
@@ -155,10 +155,10 @@ class CustomGenerate:
         return None if self._methods is None else self._methods.first
 
     def _ready(self, model: Any) -> tuple[LM, MethodCopies]:
-        """The primitive over the model's own weights, and the method for it; made once."""
-        weight = model.get_input_embeddings().weight
-        at = weight.dtype, weight.device  # `model.to` changes the model where it is
-        if self._lm is None or self._lm.model is not model or self._at != at:
+        """The primitive over the model's own weights, and the method for it; made once, and anew
+        for weights and modules that were replaced.
+        """
+        if self._lm is None or self._made_of != self._parts(model):
             attention = getattr(model.config, "_attn_implementation", "sdpa")
             if self._engine == "reference" and attention != "sdpa":
                 raise SkipbenchError(
@@ -175,7 +175,7 @@ class CustomGenerate:
                     "custom_generate: strict=True cannot be kept for this model on this machine; "
                     f"use strict=False ({error})"
                 ) from error
-            self._lm, self._at = lm, at
+            self._lm, self._made_of = lm, self._parts(model)
         if self._methods is None:
             method = self._given
             if isinstance(method, str):
@@ -184,6 +184,17 @@ class CustomGenerate:
                 method = make_method(compose([*words, *self._overrides]), self._lm)
             self._methods = MethodCopies(method)
         return self._lm, self._methods
+
+    def _parts(self, model: Any) -> list[Any]:
+        """What a primitive rests on: modules, dtype, device; where the tensors lie that it has
+        views of or has read, and how often each was changed.
+        """
+        weight = model.get_input_embeddings().weight
+        parts = [model, *model.modules(), weight.dtype, weight.device]
+        viewed = () if self._engine == "reference" else model.parameters()
+        for one in (*model.buffers(), *viewed):
+            parts += [one.data_ptr(), 0 if one.is_inference() else one._version]
+        return parts
 
 
 def _tokenizer(frame: FrameType | None) -> Any:

@@ -55,8 +55,7 @@ class FusedEngine(Engine):
         self._variants: dict[str, Any] = {}
         self.final_norm = self.attention_type.rms_norm(modules.norm)
         self.embedding = modules.embedding.weight
-        tied = modules.head.weight.data_ptr() == self.embedding.data_ptr()
-        self.head_weight = weights.fuse(model, HEAD, keep=tied)
+        self.head_weight = weights.fuse(model, HEAD)
         self._notes += weights.notes(self.embedding)
         made = (*(weight for layer in self.layers for weight in layer), self.head_weight)
         self.kernels = sorted({weight.kernel for weight in made})

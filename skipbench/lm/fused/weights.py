@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -78,6 +79,22 @@ class Weight:
         return residual + self.product(x)
 
 
+def joined(parameters: Sequence[Tensor]) -> Tensor:
+    """One tensor of all rows, whose memory the parameters use from then on: theirs, where they lie
+    one behind the other, as another engine left them.
+    """
+    parts = [p.data for p in parameters]
+    first, storages = parts[0], {part.untyped_storage().data_ptr() for part in parts}
+    ends = accumulate(map(Tensor.numel, parts), initial=first.storage_offset())
+    behind = all(part.storage_offset() == at for part, at in zip(parts, ends, strict=False))
+    if behind and len(storages) == 1 and all(map(Tensor.is_contiguous, parts)):
+        return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    whole = torch.cat(parts)
+    for parameter, part in zip(parameters, torch.split(whole, [*map(len, parts)]), strict=True):
+        parameter.data = part
+    return whole
+
+
 class LayerWeights(NamedTuple):
     """The fused weights of one decoder layer of Llama's form."""
 
@@ -90,23 +107,13 @@ class LayerWeights(NamedTuple):
 class Weights:
     """Makes the fused weights of one model."""
 
-    def fuse(self, parent: Any, names: Sequence[str], keep: bool = False) -> Weight:
-        """One weight of the linear modules `names` of `parent`, which use its memory from then on.
-
-        Args:
-            keep: the weight must also stay as it is, because it is an embedding too.
+    def fuse(self, parent: Any, names: Sequence[str]) -> Weight:
+        """One weight of the linear modules `names` of `parent`, which use its memory from then
+        on.
         """
         modules = [getattr(parent, name) for name in names]
-        weights = [m.weight.data for m in modules]
-        whole = torch.cat(weights) if len(weights) > 1 else weights[0]
-        biases = [m.bias.data for m in modules if m.bias is not None]
-        bias = torch.cat(biases) if biases else None
-        if not keep:
-            for module, part in zip(
-                modules, torch.split(whole, [len(w) for w in weights]), strict=True
-            ):
-                module.weight.data = part
-        return self.made(whole, bias)
+        biases = [m.bias for m in modules if m.bias is not None]
+        return self.made(joined([m.weight for m in modules]), joined(biases) if biases else None)
 
     def made(self, whole: Tensor, bias: Tensor | None) -> Weight:
         """A weight of the engine."""

@@ -50,6 +50,36 @@ def test_greedy_tokens_are_those_of_generate(method: str) -> None:
         assert plain == fast and len(fast) == PROMPT.shape[1] + 16
 
 
+def assigned(model: Any, other: Any) -> None:
+    model.load_state_dict(other.state_dict(), assign=True)
+
+
+def in_place(model: Any, other: Any) -> None:
+    for own, its in zip(model.parameters(), other.parameters(), strict=True):
+        own.data.copy_(its.data)  # without a word to its version
+
+
+def with_a_part(model: Any, other: Any) -> None:
+    model.model.layers[1] = other.model.layers[1]
+    model.model.layers[0].mlp.down_proj = torch.nn.Sequential(other.model.layers[0].mlp.down_proj)
+
+
+def test_replaced_weights_are_seen_by_every_engine() -> None:
+    """By two callables of one model, which share its memory; biases are weights, too."""
+    for change in (assigned, in_place, with_a_part):
+        model, other = random_model("qwen2"), random_model("qwen2")
+        for weight in other.parameters():
+            weight.data.mul_(torch.linspace(0.5, 2.0, weight.shape[-1]))
+        engines = "reference", "fused", "fused"
+        made = [skipbench.custom_generate("prompt-lookup", engine=one) for one in engines]
+        given = {"max_new_tokens": 16, "do_sample": False}
+        before = [model.generate(PROMPT, custom_generate=one, **given).tolist() for one in made]
+        change(model, other)
+        plain = model.generate(PROMPT, **given).tolist()
+        found = [model.generate(PROMPT, custom_generate=one, **given).tolist() for one in made]
+        assert found == [plain] * 3 and plain not in before, change
+
+
 def test_eos_ids_end_it(model: Any) -> None:
     plain, _ = both(model)
     eos = plain[PROMPT.shape[1] + 5]
