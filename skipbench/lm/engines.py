@@ -26,7 +26,7 @@ def make_engine(name: str, model: Any, family: Family, cache: KVCache, *, strict
         return ReferenceEngine(model, family, cache, strict=strict)
     if not is_llama(model):
         note = (
-            f"engine={name} computes Llama's layer only, not {model.config.model_type} as it is here: "
+            f"engine={name} computes Llama's layer only, not this {model.config.model_type}'s: "
             "engine=reference is used instead, which calls Hugging Face's modules one by one"
         )
         if strict:
