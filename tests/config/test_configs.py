@@ -11,7 +11,7 @@ import pytest
 from conftest import rest_slow
 
 from skipbench.config import catalog
-from skipbench.config.catalog import choices, known_models
+from skipbench.config.catalog import choices, known_models, places
 from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.nodes import SWAPPED
@@ -20,9 +20,9 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
 
 MODELS = [m for m in choices("model") if m != "path"]
-# those whose files read a model's settings
-# choices that need another word
+# without choices that need another word, and those that are no place for a run
 CHOSEN = {g: sorted({*choices(g)} - {"path", "fixed", "prompts"}) for g in SWAPPED}
+CHOSEN["hardware"] = places()
 METHODS = ("swift", "clasp", "knapspec", "self-sd", "layerskip")
 
 
