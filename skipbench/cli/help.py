@@ -11,7 +11,7 @@ from skipbench.cli.command import CHOSEN_BY, Command, annotated, declared, help_
 from skipbench.cli.commands import COMMANDS
 from skipbench.config.catalog import choices, file_of
 from skipbench.config.configurable import in_words
-from skipbench.config.documented import described, documented
+from skipbench.config.documented import Entry, described, documented
 from skipbench.config.explain import did_you_mean
 from skipbench.console import out
 from skipbench.errors import SkipbenchError
@@ -43,7 +43,11 @@ def describe(key: str) -> str:
         rows = ((name, described(file_of(group, name))) for name in choices(group))
         lines = [f"  {name:<20} {text}".rstrip() for name, text in rows]
         return "\n".join([f"{CHOSEN_BY[group]}=CHOICE, one of", *lines])
-    entries = [str(entry) for entry in documented() if entry.key == key]
+    owners: dict[Entry, list[str]] = {}
+    for entry in documented():
+        if entry.key == key:
+            owners.setdefault(entry._replace(owner=""), []).append(entry.owner)
+    entries = [str(e._replace(owner=", ".join(of))) for e, of in owners.items()]
     named = (column for column in COLUMNS if key in (column.key, column.heading))
     entries += [_columns([_defined(column)]) for column in named]
     if not entries:

@@ -58,7 +58,8 @@ def frame_of(lines: Sequence[Line], leave_out: Sequence[str] = (OVER,)) -> "pand
         values = numbers({c.key: c.value(line) for c in COLUMNS if c.key not in leave_out})
         row = {name.replace(" ", "_"): value for name, value in values.items()}
         rows.append({"run": line.run.id, "state": line.run.status.state, **row})
-    return pandas.DataFrame(rows)
+    made = pandas.DataFrame(rows)
+    return made.astype({name: float for name in made if made[name].isna().all()})
 
 
 def _wide(run: Run) -> dict[str, Any]:

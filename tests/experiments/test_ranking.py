@@ -117,3 +117,4 @@ def test_the_frame(tmp_path: Path) -> None:
     )
     assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()
     assert list(frame["lossless"]) == [1, 1] and list(frame["note"]) == ["", ""]
+    assert frame["speedup_low"].dtype == float, "one question has no interval, and it is a number"
