@@ -1,161 +1,127 @@
 """The page of `scripts/gpu_report.py`: from the report's JSON, by Python alone."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from scripts.gpu_bars import BARS
-from scripts.gpu_predictions import markdown, predictions, rows_of
+from scripts.gpu_predictions import Card, card_of, markdown, rows_of
+from scripts.gpu_verdict import FIRST, GATES, Claim, conditions, default, lines, ran
 
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
 LONGEST = 120  # characters of a text in a table
+BESIDE = ("kind", "table", "notes", "engine_asked", "own", "lacking", "folder")
+"""Keys of lines that are no columns: they stand in the first lines, or below the tables."""
+DO = "Open an issue with this page, and `report.json` as a file: figures of any GPU are welcome."
 
 
 def page(report: Found) -> str:
-    """Markdown: what is missing or wrong first, then every step with its tables."""
-    steps = {step["name"]: step for step in report["steps"]}
-    name = _first(steps, "environment").get("gpu", "a GPU")
-    kind = (
-        "Rehearsal on a CPU: no figure here means a GPU"
-        if report["rehearsal"]
-        else f"{name}, measured"
-    )
+    """Markdown: what ran and the verdict, what is wrong, then every step with its tables."""
+    steps, rehearsal = report["steps"], report["rehearsal"]
+    name = next((line["gpu"] for line in lines(steps) if "gpu" in line), "a GPU")
+    kind = "Rehearsal on a CPU: no figure here means a GPU" if rehearsal else f"{name}, measured"
+    yes, why = default(steps, rehearsal)
     head = [
         f"# {kind}",
+        f"**default: {'yes' if yes else 'no'}** (`engine=cuda_graphs` where a CUDA device is)"
+        + (f": {'; '.join(why)}" if why else ", all conditions hold"),
+        claims("what ran", ran(steps)),
+        claims("condition of the default", conditions(steps, rehearsal)),
+        "## Wrong",
+        "\n".join(f"- {line}" for line in wrong(steps)) or "Nothing.",
+        "## The report",
         f"`python scripts/gpu_report.py` at commit {report['commit']}, begun {report['began']}; "
-        f"{report['seconds']:.0f} s of {report['budget_s']:.0f}. Data: [report.json](report.json).",
-        "## Missing or wrong",
-        "\n".join(f"- {line}" for line in dict.fromkeys(wrong(report["steps"]))) or "Nothing.",
+        f"{report['seconds']:.0f} s of {report['budget_s']:.0f}. Data: [report.json](report.json). "
+        + DO,
     ]
-    return (
-        "\n\n".join([*head, *(block for step in report["steps"] for block in section(step, steps))])
-        + "\n"
-    )
+    card = None if rehearsal else card_of(lines(steps))
+    return "\n\n".join([*head, *(b for step in steps for b in section(step, card))]) + "\n"
 
 
-def wrong(steps: Iterable[Found]) -> Iterator[str]:
-    """Steps that are not done, bars that are missed, figures that are not as predicted,
-    engines in place of others, failed tests and failed probes.
-    """
-    for step in steps:
-        yield from unforeseen(step)
-        if step["state"] != "done":
-            yield f"**{step['name']}**: {step['state']}" + (
-                f", {step['why']}" if step["why"] else ""
-            )
-        for line in step["found"]:
-            if asked := line.get("engine_asked"):
-                yield f"{step['name']}: engine {line['engine']} in place of {asked}"
-            if line.get("met") is False:
-                bar = f"{_text(line['value'])}, wanted {line['bar']}"
-                yield f"{step['name']}: {line['figure']} is {bar}"
-            elif line.get("outcome") in ("failed", "error"):
-                yield f"test {line['test']}: {line['why']}"
-            elif "error" in line:
-                yield f"{step['name']}, {line.get('table', '')}: {line['error']}"
+def claims(heading: str, found: Sequence[Claim]) -> str:
+    """A table of them; each says yes, no, or nothing where it is not known."""
+    says = {True: "yes", False: "**no**", None: ""}
+    rows = [{heading: c.what, "wanted": c.wanted, "found": c.found, "": says[c.holds]}
+            for c in found]  # fmt: skip
+    return table(rows, longest=1000)
 
 
-def unforeseen(step: Found) -> Iterator[str]:
-    """Figures that are outside of what was predicted, or miss a bar that was predicted with."""
-    for one in predictions():
-        value = one.measured(step["found"]) if one.step == step["name"] else None
-        if value is None:
-            continue
-        if one.bar is not None and value > one.bar:
-            yield f"{step['name']}: {one.what} is {value:.4g}, wanted at most {one.bar:.4g}"
-        if not one.low <= value <= one.high:
-            wanted = f"predicted {one.low:.4g} to {one.high:.4g}"
-            yield f"{step['name']}: {one.what} is {value:.4g}, {wanted}"
+def wrong(steps: Iterable[Found]) -> list[str]:
+    """What any gate says, those of the first lines first, each once."""
+    order, every = sorted(GATES, key=lambda name: name not in FIRST), [*steps]
+    return [*dict.fromkeys(line for name in order for line in GATES[name](every))]
 
 
-def section(step: Found, steps: dict[str, Found]) -> Iterator[str]:
-    """A step's heading, command, and a table per kind of line."""
+def section(step: Found, card: Card | None) -> Iterator[str]:
+    """A step's heading, command, and a table per kind of line; notes once, in full."""
     yield f"## {step['name'][0].upper()}{step['name'][1:]}"
     why = f", {step['why']}" if step["why"] else ""
     yield f"{step['shows']} {step['state'].capitalize()}{why}, {step['seconds']:.0f} s."
-    if predicted := rows_of({step["name"]: step["found"]}, step["name"]):
+    if card and (predicted := rows_of({step["name"]: step["found"]}, step["name"], card)):
         yield markdown(predicted).rstrip()
-    found = [line for line in step["found"] if "error" not in line]
-    rows = [row for line in found for row in _shape(line)(line, steps)]
-    for title, group in groupby(rows, lambda row: row.get("table", "")):
+    titled = [(line.get("table", ""), row) for line in step["found"] for row in _rows(line)]
+    for title, group in groupby(titled, lambda pair: pair[0]):
         if title:
             yield f"**{title}**"
-        yield table([{k: v for k, v in row.items() if k != "table"} for row in group])
+        yield table([row for _, row in group])
+    said = dict.fromkeys(str(line["notes"]) for line in step["found"] if line.get("notes"))
+    yield from (f"Notes: {note}" for note in said)
     if step["state"] == "failed" and step["tail"]:
         yield "\n".join(["```", *step["tail"].replace("```", "").splitlines()[-12:], "```"])
 
 
-def table(rows: Sequence[Row]) -> str:
+def _rows(line: Found) -> list[Row]:
+    if "points" in line:
+        return _prices(line)
+    if "metrics" in line:
+        return _cell(line)
+    return [{k: v for k, v in line.items() if k not in BESIDE}]
+
+
+def table(rows: Sequence[Row], longest: int = LONGEST) -> str:
     """Markdown of rows whose keys are the columns; one row alone is turned on its side."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if len(rows) == 1 and len(columns) > 7:
         rows, columns = [{"": k, "value": rows[0][k]} for k in columns], ["", "value"]
-    cells = [columns, ["---"] * len(columns), *([_text(r.get(c)) for c in columns] for r in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    cells = [[_text(r.get(c), longest) for c in columns] for r in rows]
+    return "\n".join(
+        f"| {' | '.join(line)} |" for line in [columns, ["---"] * len(columns), *cells]
+    )
 
 
-def _text(value: object) -> str:
+def _text(value: object, longest: int) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     text = str(value).replace("|", "/").replace("\n", " ")
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
-def _first(steps: dict[str, Found], table: str) -> Found:
-    found = (line for step in steps.values() for line in step["found"])
-    return next((line for line in found if line.get("table") == table), {})
-
-
-def _as_is(line: Found, steps: dict[str, Found]) -> list[Row]:
-    return [{k: v for k, v in line.items() if k != "kind"}]
-
-
-def _bar(line: Found, steps: dict[str, Found]) -> list[Row]:
-    row = {key: line.get(key) for key in ("figure", "value", "bar", "met", "note")}
-    return [row | {"why this bar": BARS[line["figure"]].why if line["figure"] in BARS else ""}]
-
-
-def _prices(line: Found, steps: dict[str, Found]) -> list[Row]:
-    """A row per context and number of rows; the share is of the rate that the probe measured."""
+def _prices(line: Found) -> list[Row]:
+    """A row per context and number of rows."""
     sizes, layers = line["bytes"], line["model"]["layers"]
-    reads = _first(steps, "ceilings").get("read GB/s")
     rows = []
     for point in line["points"]:
         cached = (point["context"] + point["rows"]) * sizes["row"]
         moved = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
-        rate = moved / point["whole_s"] / 1e9
         rows.append({
             "context": point["context"], "rows": point["rows"], "ms": 1e3 * point["whole_s"],
-            "GB": moved / 1e9, "GB/s": rate, "of the read rate": rate / reads if reads else None,
+            "GB": moved / 1e9, "GB/s": moved / point["whole_s"] / 1e9,
             "attention us": 1e6 * point["attention_s"], "MLP us": 1e6 * point["mlp_s"],
             "head us": 1e6 * point["head_s"],
         })  # fmt: skip
     return rows
 
 
-def _cell(line: Found, steps: dict[str, Found]) -> list[Row]:
-    metrics = line.get("metrics")
+def _cell(line: Found) -> list[Row]:
+    metrics = line["metrics"]
     if not metrics:
         return []
-    # as it stands in reports of before there were turns
-    vanilla = metrics.get("vanilla") or {"tokens_per_s": metrics["tokens_per_s_vanilla"]}
     return [{
         "method": line["method"], "engine": line["engine"], "dtype": line["dtype"],
         "samples": metrics["samples"], "tok/s": metrics["tokens_per_s"],
-        "vanilla tok/s": vanilla["tokens_per_s"], "speedup": metrics["speedup"]["e2e"],
+        "vanilla tok/s": metrics["vanilla"]["tokens_per_s"], "speedup": metrics["speedup"]["e2e"],
         "M": metrics["M"], "alpha": metrics.get("alpha"),
         "lossless": ", ".join(f"{n} {k}" for k, n in metrics["lossless"].items() if n),
     }]  # fmt: skip
-
-
-SHAPES: dict[str, Callable[[Found, dict[str, Found]], list[Row]]] = {
-    "figure": _bar, "points": _prices, "metrics": _cell,
-}  # fmt: skip
-"""What a line becomes, by a key that it has."""
-
-
-def _shape(line: Found) -> Callable[[Found, dict[str, Found]], list[Row]]:
-    return next((shape for key, shape in SHAPES.items() if key in line), _as_is)

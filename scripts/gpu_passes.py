@@ -1,77 +1,85 @@
-"""Passes of the engines on a planted model, a line of JSON per figure.
+"""Passes of the engine of graphs on a planted model, a line of JSON per figure.
 
-    python scripts/gpu_passes.py passes [--small]          by rows, context and sizes
-    python scripts/gpu_passes.py plans [--small]           a draft step by plan
-    python scripts/gpu_passes.py kernels [--small]         where the time of a pass goes
-    python scripts/gpu_passes.py strict [--small]          bits of rows, verified together and alone
-    python scripts/gpu_passes.py rounds RESULTS DEVICE     what the host takes of a round
-    python scripts/gpu_passes.py rounds RESULTS            the same of runs that are there
+    python scripts/gpu_passes.py FIGURES [--small] [--shape NAME]
 
-small: on the CPU, to show that it runs.
+    ceilings    the machine, and the rates of its memory
+    kernels     where the time of a pass goes
+    rows        bits of rows, verified together and alone; logits beside those of float32
+    passes      by rows, context and sizes
+    plans       a draft step by plan
+    long        cost of a new skip set, and allocations in a long decode
+
+small: on the CPU, to show that it runs; shape: of conf/model.
 """
 
 import argparse
 import json
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from statistics import fmean
+from importlib import metadata
+from itertools import cycle, islice
 from typing import Any
 
-import numpy as np
+import msgspec
 import torch
 
 from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
-from skipbench.cli.main import dispatch
-from skipbench.config.catalog import shape_of
+from skipbench.config.catalog import known_hardware, shape_of
+from skipbench.decode.loop import generate
+from skipbench.decode.stopping import Fixed
 from skipbench.draft_plan import VARIANTS, DraftPlan
 from skipbench.errors import SkipbenchError
+from skipbench.lm import proof
 from skipbench.lm.model import LM
 from skipbench.lm.proof import compare_rows
 from skipbench.lm.rows import TokenRows
-from skipbench.metrics.acceptance import rounds_with_sets
+from skipbench.methods.fixed import FixedSet
+from skipbench.models.load import make_lm
 from skipbench.models.random_weights import planted_model
 from skipbench.profile.clock import timed
-from skipbench.runs.reading import run_folders
-from skipbench.runs.run import read_run
-from skipbench.skipset import planted_set
+from skipbench.profile.roofline import (
+    device_name,
+    match,
+    memory_rates,
+    read_bandwidth,
+    row_bytes,
+)
+from skipbench.runs.gpu import gpu
+from skipbench.skipset import fixed_set, planted_set
 
 WORDS = 500
 SHOWN = 15  # kernels of a pass
+SETS = 16  # that take turns
+OWN = ("attend_splits", "qkv_rotated", "linear", "gated")  # kernels of a layer that are ours
 Found = dict[str, Any]  # a line that is printed
 Figures = Iterator[Found]
 
 
-def engine_of(lm: LM, asked: str = "cuda_graphs") -> Found:
+def said(lm: LM, asked: str = "cuda_graphs") -> Found:
     """The engine that runs, and the one that was asked for, if another."""
     name = lm.engine.name
-    return {"engine": name} | ({"engine_asked": asked} if name != asked else {})
+    other = {"engine_asked": asked} if name != asked else {}
+    return {"engine": name, **other, "notes": "; ".join(lm.notes())}
 
 
-def graphs(small: bool, capacity: int) -> LM:
-    """A model on graphs."""
-    shape = shape_of("4x64" if small else "llama3-8b")
-    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
-    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
-    lm = LM(model, "cuda_graphs")
+def model_of(small: bool, shape: str, dtype: torch.dtype = torch.bfloat16) -> Any:
+    """A planted model: half of its sub-layers are redundant and known."""
+    sizes, device = shape_of(shape), "cpu" if small else "cuda"
+    return planted_model(sizes, planted_set(sizes.layers, 0.5, 0), 0, dtype, device, WORDS)
+
+
+def graphs(small: bool, shape: str, capacity: int) -> LM:
+    """A model on graphs, strict where that can be kept."""
+    lm = make_lm(model_of(small, shape), "cuda_graphs", None)
     lm.allocate(capacity)
     return lm
 
 
-def strict_lm(small: bool, name: str, capacity: int) -> tuple[LM, Found]:
-    """A model of these sizes on graphs, strict where that can be kept, and a line on it."""
-    shape = shape_of(name)
-    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
-    model = planted_model(shape, planted_set(shape.layers, 0.5, 0), 0, dtype, device, WORDS)
-    line: Found = {"table": "strict", "model": name}
-    try:
-        lm = LM(model, "cuda_graphs", strict=True)
-    except SkipbenchError as error:
-        lm = LM(model, "cuda_graphs")
-        line |= {"refused": str(error)[:200]}
-    lm.allocate(capacity)
-    return lm, line | {"notes": "; ".join(lm.notes())}
+def prompt(length: int) -> list[int]:
+    return [7 * i % WORDS for i in range(length)]
 
 
 def milliseconds(lm: LM, context: int, rows: int, plan: DraftPlan | None, calls: int) -> float:
@@ -85,43 +93,70 @@ def milliseconds(lm: LM, context: int, rows: int, plan: DraftPlan | None, calls:
     return 1e3 * min(timed(steps, lm.output_device) for _ in range(3)) / calls
 
 
-@torch.inference_mode()
-def passes(small: bool) -> Figures:
-    """Milliseconds of a pass by rows and context, and of a draft without half of the sub-layers."""
-    sizes = {"llama3.1-8b": (CONTEXTS, ROWS), "smollm2-135m": ((SMALL_CONTEXT,), (1, 9))}
-    for name, (contexts, all_rows) in ({"4x64": ((20, 40), ROWS)} if small else sizes).items():
-        lm, line = strict_lm(small, name, contexts[-1] + 16)
+def ceilings(small: bool, shape: str) -> Figures:
+    """The machine; rates of its memory over several GiB, and the datasheet's."""
+    facts: Found = {
+        "python": sys.version.split()[0], "torch": torch.__version__,
+        "transformers": metadata.version("transformers"), "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(), "cores": os.cpu_count(),
+    }  # fmt: skip
+    device = torch.device("cpu" if small else "cuda")
+    if not small:
+        about = torch.cuda.get_device_properties(0)
+        facts |= {"gpu": about.name, "multiprocessors": about.multi_processor_count}
+        facts |= {"capability": f"{about.major}.{about.minor}", "bytes": about.total_memory}
+        facts |= msgspec.to_builtins(gpu(f"GPU-{about.uuid}"))
+    yield {"table": "environment"} | facts
+    name = match(device_name(device), known_hardware())
+    sheet = known_hardware()[name].bandwidth if name else None
+    line: Found = {"table": "ceilings", "datasheet GB/s": sheet / 1e9 if sheet else None}
+    if small:
+        yield line | {"read GB/s": read_bandwidth(device, 1 << 22) / 1e9}
+    else:
+        rates = memory_rates(device)
+        yield line | {"read GB/s": rates.read / 1e9, "copy GB/s": rates.copy / 1e9}
+
+
+def passes(small: bool, shape: str) -> Figures:
+    """Milliseconds of a pass by rows and context, and of a draft without half of the sub-layers;
+    the share of a copy's rate at which weights and cache are read.
+    """
+    copy = None if small else memory_rates(torch.device("cuda")).copy
+    sizes = {shape: ((20, 40), ROWS)} if small else {shape: (CONTEXTS, ROWS)}
+    for name, (contexts, every) in (
+        sizes | ({} if small else {"smollm2-135m": ((SMALL_CONTEXT,), (1, 9))})
+    ).items():
+        lm = graphs(small, name, contexts[-1] + 16)
         half, calls = planted_set(lm.layers, 0.5, 0), 1 if small else 20
         for context in contexts:
-            lm.prefill([7 * i % WORDS for i in range(context)])
-            of = {"table": "", "model": name, **engine_of(lm), "context": context}
+            lm.prefill(prompt(context))
+            of = {"table": "", "model": name, "context": context}
+            read_s = copy and (lm.weight_bytes + context * row_bytes(lm)) / copy
             whole = dict[int, float]()
-            for rows in all_rows:
+            for rows in every:
                 whole[rows] = ms = milliseconds(lm, context, rows, None, calls)
-                share = {"share": ms / whole[1]}
-                yield of | {"rows": rows, "plan": "whole", "ms": ms} | share
+                share = {"share": ms / whole[1], "of copy": read_s and 1e3 * read_s / ms}
+                yield of | said(lm) | {"rows": rows, "plan": "whole", "ms": ms} | share
             ms = milliseconds(lm, context, 1, half, calls)
-            yield of | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
-        yield line | lm.engine.captured()._asdict()
+            yield of | said(lm) | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
+        yield {"table": "graphs", "model": name, **said(lm), **lm.engine.captured()._asdict()}
 
 
-@torch.inference_mode()
-def plans(small: bool) -> Figures:
+def plans(small: bool, shape: str) -> Figures:
     """Milliseconds of a draft step by plan and context, and as a share of a whole pass."""
     contexts, calls = ((20, 40), 2) if small else ((2048, 15_000), 20)
-    lm = graphs(small, contexts[-1] + 16)
+    lm = graphs(small, shape, contexts[-1] + 16)
     half = planted_set(lm.layers, 0.5, 0)
     made = [DraftPlan.of(lm.layers), half]
     made += [replace(plan, variant=name) for name in VARIANTS for plan in made[:2]]
     for context in contexts:
-        lm.prefill([7 * i % WORDS for i in range(context)])
+        lm.prefill(prompt(context))
         whole: float | None = None
         for plan in made:
             ms = milliseconds(lm, context, 1, plan, calls)  # quantises, too
             whole = whole or ms
-            line = {"table": "", **engine_of(lm), "context": context}
+            line = {"table": "", **said(lm), "model": shape, "context": context}
             yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
-    yield {"table": "notes", **engine_of(lm), "notes": "; ".join(lm.notes())}
 
 
 def short(plan: DraftPlan) -> str:
@@ -132,14 +167,12 @@ def short(plan: DraftPlan) -> str:
     return "; ".join(filter(None, (rest, left_out))) or "whole"
 
 
-@torch.inference_mode()
-def kernels(small: bool) -> Figures:
+def kernels(small: bool, shape: str) -> Figures:
     """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
     context = 20 if small else 2048
-    lm = graphs(small, context + 16)
-    half = planted_set(lm.layers, 0.5, 0)
-    lm.prefill([7 * i % WORDS for i in range(context)])
-    for what, skip in (("a whole pass", None), ("half a pass", half)):
+    lm = graphs(small, shape, context + 16)
+    lm.prefill(prompt(context))
+    for what, skip in (("a whole pass", None), ("half a pass", planted_set(lm.layers, 0.5, 0))):
 
         def call(skip: Any = skip) -> object:
             return lm.logits([5], TokenRows.chain(context, 1), skip)
@@ -147,10 +180,12 @@ def kernels(small: bool) -> Figures:
         for _ in range(3):
             call()
         wall_us = 1e6 * timed(call, lm.output_device)
-        yield from _kernels(call, wall_us, f"{what}, {lm.engine.name}", small)
+        yield from _kernels(call, wall_us, {"table": what}, said(lm), small)
 
 
-def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool) -> Figures:
+def _kernels(
+    call: Callable[[], object], wall_us: float, table: Found, engine: Found, small: bool
+) -> Figures:
     """The kernels that take longest, and all together; on a CPU its operators."""
     kinds = torch.profiler.ProfilerActivity
     watched = [kinds.CPU] if small else [kinds.CPU, kinds.CUDA]
@@ -165,81 +200,105 @@ def _kernels(call: Callable[[], object], wall_us: float, title: str, small: bool
         if e.device_type == wanted
     ]
     total = sum(us for _, _, us in times)
+    ours = [name for name in OWN if any(name in key for key, _, _ in times)]
+    own = {"own": ", ".join(ours), "lacking": ", ".join(n for n in OWN if n not in ours)}
     together = {"kernel": "all", "calls": sum(n for _, n, _ in times), "us": total}
-    yield {"table": title, **together, "share": total / wall_us, "of wall us": wall_us}
+    yield table | engine | together | {"share": total / wall_us, "of wall us": wall_us} | own
     for name, count, us in sorted(times, key=lambda t: -t[2])[:SHOWN]:
-        yield {"table": title, "kernel": name[:100], "calls": count, "us": us, "share": us / total}
+        yield table | {"kernel": name[:100], "calls": count, "us": us, "share": us / total}
 
 
-def strict(small: bool) -> Figures:
-    """Rows verified together against the same rows alone, bit by bit, without `strict` and with."""
-    shape = shape_of("2x64" if small else "4x2048")
-    device, dtype = ("cpu", torch.float32) if small else ("cuda", torch.bfloat16)
-    model = planted_model(shape, DraftPlan.of(shape.layers), 0, dtype, device, WORDS)
-    cases = (("cuda_graphs", True, 10_000), ("cuda_graphs", False, 2000), ("fused", True, 2000))
-    for engine, wanted, rows in cases:
-        line: Found = {"table": "", "engine": engine, "strict": wanted}
-        try:
-            lm = LM(model, engine, wanted)
-            line |= engine_of(lm, engine)
-            found = compare_rows(lm, 20 if small else rows)
-            yield line | found._asdict()
-        except SkipbenchError as error:
-            yield line | {"refused": str(error)[:200]}
-
-
-def small_model(results: Path, device: str) -> None:
-    """Runs of the embedded model, whose passes are short, for `rounds`."""
-    limit, tokens = (2, 8) if device == "cpu" else (8, 64)
-    words = ["engine=cuda_graphs", "model=tiny", f"model.device={device}", f"limit={limit}"]
-    words += ["dataset=mini-stories", f"dataset.max_new_tokens={tokens}", f"results={results}"]
-    dispatch(["method=prompt-lookup,suffix,recycling,auto", *words, "--json"])
-
-
-def rounds(results: Path) -> None:
-    """Of every run the milliseconds of a round by phase and by rows, and how far a line through
-    every other prompt's rounds predicts those of the others.
+def rows(small: bool, shape: str) -> Figures:
+    """Rows verified together against the same rows alone, bit by bit, without `strict` and with;
+    then logits of graphs and of fused, against those of float32.
     """
-    for folder in run_folders(results):
-        run = read_run(folder)
-        if run.provenance.layers is None or len(run.sound) < 2:
-            continue
-        halves = [list[tuple[int, float]](), list[tuple[int, float]]()]
-        for number, arm in enumerate(run.arms):
-            shown = rounds_with_sets(arm, run.provenance.layers)
-            rows = [1 + counts.nodes + how.extra_rows for counts, _, how in shown]
-            halves[number % 2] += zip(rows, arm.round_s, strict=True)
-        every = [*halves[0], *halves[1]]
-        slope, base = np.polyfit(*zip(*halves[0], strict=True), 1)
-        line = {"rounds": run.method, "n": len(every), "rows": fmean(n for n, _ in every)}
-        for phase in ("draft", "verify", "adapt", "other"):
-            total = sum(getattr(arm.seconds, phase) for arm in run.arms)
-            line[f"{phase} ms"] = 1e3 * total / len(every)
-        line |= {"round ms": 1e3 * base, "row ms": 1e3 * slope}
-        predicted = sum(base + slope * n for n, _ in halves[1]) / sum(s for _, s in halves[1])
-        print(json.dumps(line | {"predicted": predicted}), flush=True)
+    name = "4x64" if small else "4x2048"
+    for dtype in (torch.bfloat16, torch.float32):
+        model, kind = model_of(small, name, dtype), str(dtype).removeprefix("torch.")
+        cases = (("cuda_graphs", True, 10_000), ("cuda_graphs", False, 2000), ("fused", True, 2000))
+        for engine, wanted, count in cases[: 3 if dtype == torch.bfloat16 else 1]:
+            line: Found = {"table": "rows", "dtype": kind, "strict": wanted}
+            try:
+                lm = LM(model, engine, wanted)
+                found = compare_rows(lm, 8 if small else count)
+                yield line | said(lm, engine) | found._asdict()
+            except SkipbenchError as error:
+                yield line | {"engine": engine, "refused": str(error)}
+        yield logits(model)
 
 
-PARTS = {"passes": passes, "plans": plans, "kernels": kernels, "strict": strict}
+def logits(model: Any) -> Found:
+    """How far logits are from those of float32, relative to these: of graphs, and of fused."""
+    lm, fused = LM(model, "cuda_graphs"), LM(model, "fused")
+    apart = {"graphs": 0.0, "fused": 0.0}
+    for context, count in ((20, 1), (57, 9), (250, 16)):
+        text = prompt(context + count)
+        wanted = lm.float32_logits(text, count)
+        assert wanted is not None
+        for name, one in (("graphs", lm), ("fused", fused)):
+            one.allocate(512)
+            one.prefill(text[:context])
+            found = one.logits(text[context:], TokenRows.chain(context, count)).float().cpu()
+            off = float((found - wanted).norm() / wanted.norm())
+            apart[name] = max(apart[name], off if off == off else float("inf"))
+    kind = str(lm.dtype).removeprefix("torch.")
+    return {"table": "logits", "dtype": kind} | said(lm) | apart
+
+
+def long(small: bool, shape: str) -> Figures:
+    """Microseconds of a new skip set: sets that take turns at each step, or in one stretch each.
+    Allocations that the driver saw in long texts, once every length has been met.
+    """
+    context, tokens, texts, each = (40, 12, 1, 2) if small else (2048, 1024, 4, 8)
+    lm = graphs(small, shape, context + tokens + 64)
+    lm.prefill(prompt(context))
+    sets = [fixed_set("random", lm.layers, 0.5, seed) for seed in range(SETS)]
+    order = {"stretch": [s for s in sets for _ in range(each)], "turns": sets * each}
+
+    def steps(skips: list[DraftPlan]) -> None:
+        for skip in skips:
+            lm.logits([5], TokenRows.chain(context, 1), skip)
+
+    took = {"stretch": list[float](), "turns": list[float]()}
+    for name in islice(cycle(order), 8):
+        took[name].append(timed(lambda name=name: steps(order[name]), lm.output_device))
+    gap = min(took["turns"][1:]) - min(took["stretch"][1:])
+    yield {"table": "a new skip set", **said(lm), "us": 1e6 * gap / ((each - 1) * SETS)}
+    method = FixedSet("planted", planted_set(lm.layers, 0.5, 0), Fixed(8))
+    stats: Callable[[], Found] = dict if small else torch.cuda.memory_stats
+    for _ in range(2):  # a capture empties the allocator, so the text after it allocates anew
+        generate(lm, method, prompt(context), tokens)
+    before = stats().get("num_device_alloc", 0)
+    for _ in range(texts):
+        generate(lm, method, prompt(context), tokens)
+    made = stats().get("num_device_alloc", 0) - before
+    yield {"table": "long texts", **said(lm), "tokens": texts * tokens, "allocations": made}
+
+
+PARTS = {
+    "ceilings": ceilings, "kernels": kernels, "rows": rows, "passes": passes, "plans": plans,
+    "long": long,
+}  # fmt: skip
+
+
+def show(figures: Figures, small: bool) -> None:
+    """Prints lines as they come."""
+    torch.set_num_threads(1)  # on a busy machine two threads can stall one another
+    proof.PROBED = 8 if small else proof.PROBED
+    with torch.inference_mode():
+        for line in figures:
+            print(json.dumps(line), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("figures", choices=(*PARTS, "rounds"))
-    parser.add_argument("of", nargs="*", help="RESULTS DEVICE, of rounds")
+    parser.add_argument("figures", choices=PARTS)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--shape", default="llama3-8b")
     args = parser.parse_args()
-    torch.set_num_threads(1)
-    if args.figures == "rounds":
-        results, *device = args.of
-        for one in device:
-            small_model(Path(results), one)
-        rounds(Path(results))
-        return
-    for line in PARTS[args.figures](args.small):
-        print(json.dumps(line), flush=True)
+    show(PARTS[args.figures](args.small, args.shape), args.small)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ what the budget does not hold is cut, with the command that goes on. `report.jso
 command goes on with the steps that are not done. Status 1 unless all are done.
 
     --only NAMES    these steps, done or not: names with commas, or parts of names
-    --rehearse      all of it on a CPU with tiny sizes, in a minute; no figure means a GPU
+    --rehearse      all of it on a CPU with tiny sizes, in a minute and a half: the engine, the
+                    tests and the page that a GPU has; no figure means a GPU
     --carry FOLDER  fetches the packages that a machine with torch and transformers still needs:
                     there, pip install --no-index --no-deps --target SITE FOLDER/*.whl, and
                     PYTHONPATH=SITE
@@ -36,8 +37,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
-from scripts.gpu_carry import carry  # noqa: E402  # found by the line above
-from scripts.gpu_page import page  # noqa: E402  # likewise
+from scripts.gpu_page import page  # noqa: E402  # found by the line above
+from scripts.gpu_predictions import card_of  # noqa: E402  # likewise
 from scripts.gpu_steps import (  # noqa: E402  # likewise
     FULL,
     SMALL,
@@ -46,11 +47,15 @@ from scripts.gpu_steps import (  # noqa: E402  # likewise
     fork,
     held,
     import_ahead,
+    limit_of_first,
     start,
-    stretch,
 )
 
-BUSY = 3  # limits of a rehearsal are longer: a CPU may have other work
+BUSY = 3.0  # a CPU may have other work
+CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
+CARRIED_SOURCE = ("antlr4-python3-runtime",)  # the index has no wheel of it
+PYTHON = "3.12"  # of the machine that they are carried to
+PLATFORMS = "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"
 COMMIT = "SKIPBENCH_COMMIT"
 TAIL = 3000  # characters of a step's log in the report
 Found = dict[str, Any]  # a line of JSON that a step printed
@@ -123,10 +128,12 @@ def run(step: Result, out: Path, words: Sequence[str], how: Callable[..., int | 
     step.seconds = round(time.monotonic() - began, 1)
     step.cpu_s = round(children_cpu_s() - used, 1)
     text = log.read_text(errors="replace")
-    step.found, step.tail = list(lines(text)), text[-TAIL:]
+    step.found, step.tail = [line | said_of(line) for line in lines(text)], text[-TAIL:]
     for word in words:
         if word.startswith("--junitxml="):
             step.found += junit(Path(word.partition("=")[2]))
+    if status:  # an exception's own words
+        step.why += f", {(text.strip().splitlines() or [''])[-1][:200]}"
     step.why = step.why or ("" if step.found else "no figure was printed")
     step.state = "failed" if step.why else "done"
 
@@ -145,6 +152,12 @@ def lines(text: str) -> Iterator[Found]:
                 yield json.loads(line)
             except ValueError:
                 continue
+
+
+def said_of(line: Found) -> Found:
+    """What the record of a run says beside its line."""
+    path = Path(line.get("folder", "")) / "provenance.json"
+    return {"notes": "; ".join(json.loads(path.read_text())["notes"])} if path.is_file() else {}
 
 
 def junit(path: Path) -> Iterator[Found]:
@@ -176,27 +189,28 @@ def run_all(
     waiting = [step for step in steps if results[step.name].state != "done"]
     # what ran before, and failed, comes last
     waiting.sort(key=lambda step: results[step.name].seconds > 0)
-    longer = stretch(waiting, report.budget_s) * (BUSY if report.rehearsal else 1)
-    while todo := held(waiting, left := report.budget_s - (time.monotonic() - began)):
+    while True:
+        card = card_of(line for result in report.steps for line in result.found)
+        left = report.budget_s - (time.monotonic() - began)
+        slower = BUSY if report.rehearsal else card.slower
+        if not (todo := held(waiting, left, slower)):
+            break
         step, result = todo[0], results[todo[0].name]
-        result.command = shlex.join(["python", *shlex.split(step.words.format(**facts))])
-        result.limit_s = min(longer * step.limit_s, left)
+        words = step.words.format(**{"shape": card.shape} | facts)
+        result.command, result.limit_s = f"python {words}", limit_of_first(todo, left, slower)
         waiting.remove(step)
-        if same := [r for r in report.steps if (r.command, r.state) == (result.command, "done")]:
-            result.state, result.why = "done", f"the same command as {same[0].name}"
-            continue
         result.state, result.why = "running", ""
         keep(report, out)
         how = fork if report.rehearsal else partial(start, more=step.environment)
-        run(result, out, shlex.split(result.command)[1:], how)
+        run(result, out, shlex.split(words), how)
         report.seconds = round(time.monotonic() - began, 1)
         took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
         print(f"{step.name}: {result.state}, {took}", flush=True)
         keep(report, out)
     for step in waiting:
-        result = results[step.name]
+        result, needed = results[step.name], step.limit_s(slower)
         result.state = "cut"
-        result.why = f"{max(0, left):.0f} s are left, and it may take {step.limit_s:.0f}; "
+        result.why = f"{max(0, left):.0f} s are left, and it may take {needed:.0f}; "
         result.why += f"go on with `{again(waiting)}`"
         print(f"{step.name}: cut, {result.why}", flush=True)
     keep(report, out)
@@ -204,13 +218,31 @@ def run_all(
 
 def go_on(args: argparse.Namespace, cut: Sequence[Step]) -> str:
     """The command that does the steps that were cut, with a budget that holds each of them."""
-    budget_s = max(args.budget, *(60 * math.ceil(step.limit_s / 60) for step in cut))
+    budget_s = max(args.budget, *(60 * math.ceil(step.limit_s(1.0) / 60) for step in cut))
     text = f"{budget_s / 60:g}m" if budget_s % 60 == 0 else f"{budget_s:g}s"
     words = ["python", "scripts/gpu_report.py", "--budget", text, "--out", str(args.out)]
     words += ["--only", ",".join(step.name for step in cut)] if args.only else []
     words += ["--rehearse"] if args.rehearse else []
     named = os.environ.get(COMMIT)
     return (f"{COMMIT}={shlex.quote(named)} " if named else "") + shlex.join(words)
+
+
+def carry(folder: Path) -> None:
+    """Fetches the wheels, of the versions in constraints.txt, that a machine without a network
+    needs beside torch, transformers and pytest.
+    """
+    text = (ROOT / "constraints.txt").read_text()
+    pins = {line.partition("==")[0]: line for line in text.splitlines()}
+    pip = [sys.executable, "-m", "pip"]
+    fetch = [*pip, "download", "--only-binary=:all:", "--python-version", PYTHON]
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    for command, names in (
+        ([*fetch, *platforms, "--implementation", "cp", "-d"], CARRIED),
+        ([*pip, "wheel", "-w"], CARRIED_SOURCE),
+    ):
+        wanted = [pins[name] for name in names]
+        subprocess.run([*command, str(folder), "--no-deps", *wanted], check=True)
+    print(f"{sum(f.stat().st_size for f in folder.glob('*.whl')) / 1e6:.2f} MB in {folder}")
 
 
 def commit() -> str:
@@ -230,7 +262,7 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def names(text: str) -> list[str]:
+def step_names(text: str) -> list[str]:
     """Names of steps, of a text with commas: each part is a name, or stands in some names."""
     every, found = [step.name for step in STEPS], list[str]()
     for part in map(str.strip, text.split(",")):
@@ -247,7 +279,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu" / "report")
     parser.add_argument("--budget", type=seconds, default=1500.0, help="25m by default")
-    parser.add_argument("--only", type=names, metavar="NAMES", default=[])
+    parser.add_argument("--only", type=step_names, metavar="NAMES", default=[])
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--carry", type=Path, metavar="FOLDER")
     args = parser.parse_args(words)
@@ -274,9 +306,8 @@ def main(words: Sequence[str] | None = None) -> None:
     path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     os.environ |= {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
-    if args.rehearse:  # of the tests those that run on a CPU, too
+    if args.rehearse:
         os.environ["SKIPBENCH_EAGER_GRAPHS"] = "1"  # `EAGER_GRAPHS` of `lm/engines.py`
-        tests = ["tests/lm/test_on_gpu.py"]
         import_ahead()
     facts = (SMALL if args.rehearse else FULL) | {
         "out": shlex.quote(str(out)), "tests": " ".join(tests),

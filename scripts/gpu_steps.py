@@ -21,6 +21,8 @@ ABSENT = (
 
 SLACK, START_S = 1.15, 5
 """A step's limit is its seconds times the one, and so many more for its start."""
+MOST = 3.0
+"""No step takes more than so many of its limits, whatever others left: it hangs."""
 
 
 @dataclass(frozen=True)
@@ -30,87 +32,85 @@ class Step:
     name: str
     shows: str
     measured_s: float
-    """What it took on an H100 80GB; a guess of `passes` and `draft plans`, which
-    are new in part."""
+    """What it took on an H100 80GB."""
     words: str
     environment: dict[str, str] = field(default_factory=dict)
     """Variables, on a GPU only."""
     guessed_s: float = 0.0
-    """More, for the proof of strict rows at load, which no GPU has made yet."""
+    """More, for what no GPU has run yet: the proof of strict rows at load, new steps."""
 
-    @property
-    def limit_s(self) -> float:
-        return SLACK * (self.measured_s + self.guessed_s) + START_S
+    def limit_s(self, slower: float) -> float:
+        """On a card on which an H100's seconds take so many times as long."""
+        return SLACK * slower * (self.measured_s + self.guessed_s) + START_S
 
 
-def held(waiting: Sequence[Step], left_s: float) -> list[Step]:
+def held(waiting: Sequence[Step], left_s: float, slower: float) -> list[Step]:
     """The steps that a call with so much left begins: in their order, each that can take all of its
     limit beside those before it.
     """
     found = list[Step]()
     for step in waiting:
-        if step.limit_s <= left_s:
-            left_s -= step.limit_s
+        if step.limit_s(slower) <= left_s:
+            left_s -= step.limit_s(slower)
             found.append(step)
     return found
 
 
-def stretch(waiting: Sequence[Step], budget_s: float) -> float:
-    """Factor of all limits in a call: the budget over those of the steps that it holds. A slower
-    GPU needs a larger budget, and no other limits.
+def limit_of_first(steps: Sequence[Step], left_s: float, slower: float) -> float:
+    """Seconds of the first of the steps that a call holds: all that the others do not need, so that
+    what one leaves unused goes to those behind it.
     """
-    limits_s = sum(step.limit_s for step in held(waiting, budget_s))
-    return budget_s / limits_s if limits_s else 1.0
+    first, *others = (step.limit_s(slower) for step in steps)
+    return min(MOST * first, left_s - sum(others))
 
 
 PLANTED = "model=planted model.shape={shape} model.device={device} results={out} "
 PROFILE = (
     PLANTED + "profile.contexts={contexts} profile.rows={rows} profile.repeats={repeats} --json "
 )
-BARS = "scripts/bench_gpu.py --device {device} {bars} "
+STORIES = "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"
+PASSES = "scripts/gpu_passes.py {figures} {small} --shape {shape}"
 STEPS = (
     Step("environment and ceilings", "The machine, and the rates of its memory.", 16,
-         "scripts/gpu_probe.py {small}"),
+         PASSES.replace("{figures}", "ceilings")),
     Step("kernels", "Where the time of one whole and one half pass goes.", 12,
-         "scripts/gpu_passes.py kernels {small}", guessed_s=12),
-    Step("bars", "The bars of the engine of graphs.", 83, BARS + "--dtype {dtype}"),
+         PASSES.replace("{figures}", "kernels"), guessed_s=12),
+    Step("rows", "Rows that are verified together, bit by bit against the same rows alone; logits "
+         "against those of float32.", 54, PASSES.replace("{figures}", "rows"), guessed_s=12),
+    Step("engines", "`fused` and `cuda_graphs` end to end, by turns, with all that graphs cost.", 0,
+         "scripts/gpu_engines.py {small} --shape {shape}", guessed_s=120),
+    Step("engines in float32", "The same in float32, where all tokens are equal.", 0,
+         "scripts/gpu_engines.py {small} --shape {shape32} --dtype float32", guessed_s=60),
     Step("passes", "A pass by rows, context and sizes, and a draft without half of the sub-layers.",
-         57, "scripts/gpu_passes.py passes {small}", guessed_s=9),
-    Step("strict rows", "Rows that are verified together, bit by bit against the same rows alone.",
-         54, "scripts/gpu_passes.py strict {small}", guessed_s=9),
+         57, PASSES.replace("{figures}", "passes"), guessed_s=12),
     Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
-         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED +
-         "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"),
+         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED
+         + STORIES, guessed_s=12),
+    Step("draft plans", "A draft step by plan: 8 and 4 bits, half of the sub-layers "
+         "left out.", 28, PASSES.replace("{figures}", "plans"), guessed_s=12),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; kept "
          "in `latency/`, for `predict`.", 43,
-         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
-    Step("rounds", "What the host takes of the cells' rounds.", 6,
-         "scripts/gpu_passes.py rounds {out}"),
-    Step("draft plans", "A draft step by plan: 8 and 4 bits, half of the sub-layers "
-         "left out.", 28, "scripts/gpu_passes.py plans {small}"),
+         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE, guessed_s=12),
     Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
-    Step("long contexts", "The same bars at 15,000 tokens.", 71, BARS + "--dtype {dtype} {long}"),
-    Step("float32", "The same in float32.", 40, BARS + "--dtype float32 {float32}"),
-    Step("streams", "torch's own check of streams and events: a hazard is an error.", 40,
-         "-m skipbench method=clasp model=tiny model.device={device} model.dtype=bfloat16 limit=2 "
-         "dataset.max_new_tokens={tokens} results={out} --json", {"TORCH_CUDA_SANITIZER": "1"}),
+    Step("streams", "torch's own check of streams and events, on graphs, rounds launched late: a "
+         "hazard is an error.", 40, "-m skipbench method=uniform engine=cuda_graphs model=tiny "
+         "model.device={device} model.dtype=bfloat16 results={out} limit=2 "
+         "dataset.max_new_tokens={tokens} --json", {"TORCH_CUDA_SANITIZER": "1"}, guessed_s=40),
+    Step("long texts", "Cost of a new skip set; allocations once every length has been met.", 38,
+         PASSES.replace("{figures}", "long"), guessed_s=12),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
 )  # fmt: skip
 FULL = {
-    "device": "cuda", "shape": "llama3-8b", "dtype": "bfloat16", "small": "",
+    "device": "cuda", "dtype": "bfloat16", "small": "", "shape32": "8x2048",
     "limit": "8", "tokens": "128", "contexts": "[256,2048,8000]", "rows": "[1,5,9,17,33]",
-    "repeats": "6", "bars": "--minutes 0.5 --runs 3",
-    "long": "--shape llama3.1-8b --context 15000 --tokens 64 --long 128",
-    "float32": "--shape 8x2048 --context 512 --minutes 0.2",
+    "repeats": "6",
 }  # fmt: skip
-TINY = "--minutes 0 --runs 1 --shape 4x64 --context 40 --tokens 6 --long 12 --words 500"
 SMALL = FULL | {
-    "device": "cpu", "shape": "4x64", "dtype": "float32", "small": "--small", "limit": "2",
-    "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]",
-    "repeats": "1", "bars": TINY, "long": "", "float32": "",
+    "device": "cpu", "shape": "4x64", "shape32": "4x64", "dtype": "float32", "small": "--small",
+    "limit": "2", "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]", "repeats": "1",
 }  # fmt: skip
 
 
@@ -154,5 +154,5 @@ def import_ahead() -> None:
     """What most steps import; what is not carried to a GPU cannot be imported then."""
     sys.modules.update(dict.fromkeys(ABSENT))
     with contextlib.suppress(Exception):  # a finding of the steps
-        for name in ("transformers.models.llama.modeling_llama", "scripts.gpu_passes"):
+        for name in ("transformers.models.llama.modeling_llama", "scripts.gpu_engines"):
             import_module(name)
