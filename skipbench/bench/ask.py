@@ -24,6 +24,10 @@ PromptType = str | Sequence[Message] | Sequence[int]
 WANTED = "wanted a text, messages, token ids, or a list of these"
 
 
+class NoRoomError(SkipbenchError):
+    """A prompt that with its answer is longer than the model's context."""
+
+
 def listed(prompt: Any) -> list[PromptType] | None:
     """The prompts of a list of them; `None` where it is a single one."""
     if isinstance(prompt, str) or not isinstance(prompt, Sequence):
@@ -57,9 +61,9 @@ def encode_prompt(
         ids = _encoded(tokenizer, prompt, chat, template)  # type: ignore[arg-type]  # no ids
     if (most := lm.max_positions - len(ids)) < max_new_tokens:
         advice = f"lower max_new_tokens to {most} or less" if most > 0 else "shorten the prompt"
-        raise SkipbenchError(
-            f"the prompt has {len(ids)} tokens, which leaves no room for {max_new_tokens=} in the "
-            f"model's context of {lm.max_positions}; {advice}"
+        raise NoRoomError(
+            f"This model's maximum context length is {lm.max_positions} tokens; the prompt has "
+            f"{len(ids)}, which leaves no room for {max_new_tokens=}; {advice}"
         )
     lm.allocate(-(-(len(ids) + max_new_tokens + SCRATCH_ROWS) // STEP_ROWS) * STEP_ROWS)
     return ids

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing
@@ -10,8 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,8 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from skipbench.bench.prompts import eos_ids
 from skipbench.contrib.serve.metrics import ServerMetrics
+from skipbench.contrib.serve.refused import Refused, shown
 from skipbench.contrib.serve.replies import Reply, error_body
-from skipbench.contrib.serve.requests import Refused, read_request
+from skipbench.contrib.serve.requests import read_request
 from skipbench.contrib.serve.worker import Worker
 from skipbench.decode.answer import Stream
 from skipbench.errors import SkipbenchError
@@ -28,7 +28,7 @@ from skipbench.language_model import LanguageModel
 
 T = TypeVar("T")
 BODY_BYTES = 4 << 20
-LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+LOCAL = ("localhost", "127.0.0.1", "::1")
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/metrics")
 KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 GONE = 499  # of a client that has gone, as in nginx
@@ -83,14 +83,12 @@ class Server:
             Route("/health", self._health),
             Route("/metrics", self._text),
         ]
-        # a page in a browser may not reach the server by a name of its own (DNS rebinding)
-        hosts = [*LOCAL, host, f"[{host}]"]
-        local = [] if key else [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+        self._hosts = {*LOCAL, host}
         handlers: dict[Any, Any] = {
             kind: self._error
             for kind in (SkipbenchError, HTTPException, TimeoutError, ClientDisconnect, Exception)
         }
-        self.app = Starlette(routes=routes, middleware=local, exception_handlers=handlers)
+        self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     async def _complete(self, request: Request) -> Response:
         """Both kinds of completions."""
@@ -101,14 +99,14 @@ class Server:
         chat = request.url.path.endswith("/chat/completions")
         vocabulary = self._model.lm.config.vocab_size
         asked = read_request(body, chat, self._eos, self._defaults, vocabulary)
-        self._check_model(asked.model)
+        self._check_model(asked.body.model)
         with ExitStack() as stack:
             stack.enter_context(self._worker.place())
             streams = await _watched(request, self._worker.streams(asked, until))
             for stream in streams:
                 stack.callback(self._metrics.count, stream)
             reply = Reply(asked, self._model.tokenizer)
-            if asked.stream:
+            if asked.body.stream:
                 self._metrics.requests.labels(request.url.path, 200).inc()
                 return _Events(self._events(reply, streams, until), stack.pop_all())
             body_of = await _watched(request, self._whole(reply, streams, until))
@@ -145,7 +143,19 @@ class Server:
         except (SkipbenchError, TimeoutError) as error:
             yield _event(self._described(error)[1])
 
+    def _check_host(self, request: Request) -> None:
+        """Without a key a page in a browser may not reach the server by a name of its own (DNS
+        rebinding).
+        """
+        host = re.sub(r":\d*$", "", request.headers.get("host", "")).strip("[]").lower()
+        if not self._key and host not in self._hosts:
+            raise Refused(
+                f"Host: {host[:80]} is not served without a key: start the server with one in "
+                f"SKIPBENCH_API_KEY, and send it, or ask by {' or '.join(sorted(self._hosts))}"
+            )
+
     def _check_key(self, request: Request) -> None:
+        self._check_host(request)
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given if scheme.lower() == "bearer" else ""
         # headers are bytes, which Starlette reads as Latin-1
@@ -154,9 +164,8 @@ class Server:
 
     def _check_model(self, name: str) -> None:
         if name not in (self.name, self._model.config.model.name):
-            raise Refused(
-                f"model={name} is not served; wanted {self.name}", 404, "model", "model_not_found"
-            )
+            why = f"model={shown(name)} is not served; wanted {shown(self.name)}"
+            raise Refused(why, 404, "model", "model_not_found")
 
     async def _models(self, request: Request) -> Response:
         self._check_key(request)
@@ -165,6 +174,7 @@ class Server:
             "object": "model",
             "created": self._created,
             "owned_by": "skipbench",
+            "method": self._model.method.name,
             "max_model_len": self._model.lm.max_positions,
         }
         if (name := request.path_params.get("name")) is not None:
@@ -173,9 +183,11 @@ class Server:
         return JSONResponse({"object": "list", "data": [one]})
 
     async def _health(self, request: Request) -> Response:
+        self._check_host(request)
         return JSONResponse({"status": "ok", "waiting": self._worker.waiting})
 
     async def _text(self, request: Request) -> Response:
+        self._check_host(request)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     def _described(self, error: Exception) -> tuple[int, dict[str, Any]]:
@@ -184,8 +196,8 @@ class Server:
         if isinstance(error, Refused):
             status, param, code = error.status, error.param, error.code
         elif isinstance(error, HTTPException):
-            status = error.status_code
-            message = f"{error.detail}: there is no such route" if status == 404 else error.detail
+            status, routes = error.status_code, f"wanted {', '.join(PATHS)}"
+            message = f"there is no such route; {routes}" if status == 404 else error.detail
         elif isinstance(error, TimeoutError):
             status, message = 504, f"the request took longer than {self._timeout_s:g} s"
         elif not isinstance(error, SkipbenchError):

@@ -2,7 +2,7 @@
 
 import ipaddress
 import os
-from contextlib import suppress
+import socket
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from skipbench.config.catalog import DEFAULT_METHOD
 from skipbench.config.configurable import Positive, PositiveFloat
 from skipbench.console import say, say_replaced, working
 from skipbench.errors import SkipbenchError
+from skipbench.runs.state import Interrupted
 
 KEY = "SKIPBENCH_API_KEY"
 NEEDED = ("starlette", "uvicorn", "prometheus_client")
@@ -36,7 +37,7 @@ class Serve(Loaded):
 
 
 def run_serve(asked: Serve) -> None:
-    """Serves until Ctrl-C."""
+    """Serves until Ctrl-C or SIGTERM."""
     key = os.environ.get(KEY) or None
     if not _local(asked.host) and key is None:
         raise SkipbenchError(
@@ -45,6 +46,20 @@ def run_serve(asked: Serve) -> None:
         )
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise SkipbenchError(f"serve needs {', '.join(missing)}: pip install 'skipbench[serve]'")
+    try:
+        family = socket.AF_INET6 if ":" in asked.host else socket.AF_INET
+        listening = socket.create_server((asked.host, asked.port), family=family, backlog=2048)
+    except OSError as error:
+        why = f"host={asked.host} port={asked.port}: {error.strerror}"
+        raise SkipbenchError(f"{why}; port= names another, as port={asked.port + 1}") from error
+    with listening:
+        try:
+            _serve(asked, listening, key)
+        except (KeyboardInterrupt, Interrupted):
+            say("ended")
+
+
+def _serve(asked: Serve, listening: socket.socket, key: str | None) -> None:
     import uvicorn
 
     from skipbench.contrib.serve.app import Server
@@ -53,12 +68,11 @@ def run_serve(asked: Serve) -> None:
     with working("loading the model"):
         model = load_settings(asked.model_settings(), asked.method)
     say_replaced(model.config.engine.name, model.lm)
-    defaults = asdict(model.config.decoding)
     names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
     names = [name for name in names if name != "path"]  # its name is the folder's
     server = Server(
         model,
-        defaults,
+        asdict(model.config.decoding),
         queue=asked.queue,
         timeout_s=asked.timeout,
         key=key,
@@ -70,15 +84,12 @@ def run_serve(asked: Serve) -> None:
     say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
     config = uvicorn.Config(
         server.app,
-        host=asked.host,
-        port=asked.port,
         log_level="warning",
         limit_concurrency=asked.queue + 256,
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-    with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run()
+    uvicorn.Server(config).run([listening])
 
 
 def _local(host: str) -> bool:

@@ -4,13 +4,18 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from skipbench.contrib.serve.requests import Asked
-from skipbench.decode.answer import Answer
+from skipbench.decode.answer import BROKEN, Answer
 from skipbench.decode.sampling import Logprob
 from skipbench.metrics.acceptance import speculative_decoding
 
+ALPHABET: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]  # transformers
+SIGNS = {sign: bytes([byte]) for byte, sign in ALPHABET.items()}  # of byte-level BPE
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "unfinished": "length"}
 
 
@@ -23,7 +28,7 @@ class Reply:
         self._created = int(time.time())
         self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
         self._length = Counter[int]()  # characters per choice before `_open`
-        self._open = defaultdict[int, list[int]](list)  # tokens of a character that is not whole
+        self._open = defaultdict[int, bytearray](bytearray)  # a character that is not whole
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
@@ -56,7 +61,7 @@ class Reply:
 
     def last(self, answers: Sequence[Answer]) -> list[dict[str, Any]]:
         """Events after all choices."""
-        if not self.asked.include_usage:
+        if not self.asked.body.stream_options.include_usage:
             return []
         return [{**self._head("chat.completion.chunk"), "choices": [], **self._counts(answers)}]
 
@@ -64,19 +69,19 @@ class Reply:
         """`usage`, and of a single answer `metrics`, as vLLM has it."""
         drafted = [pair for pair in answers[0].per_round if pair[0]] if len(answers) == 1 else []
         found = {"speculative_decoding": speculative_decoding(drafted)} if drafted else None
-        return {"usage": usage(answers, self.asked.choices), "metrics": found}
+        return {"usage": usage(answers, self.asked.body.n), "metrics": found}
 
     def _head(self, kind: str) -> dict[str, Any]:
         """The beginning of a body; `kind`: of a chat's."""
         kind = kind if self.asked.chat else "text_completion"
         head = {"id": self._id, "object": kind, "created": self._created}
-        return head | {"model": self.asked.model}
+        return head | {"model": self.asked.body.model}
 
     def _chunk(
         self, index: int, part: dict[str, Any], found: Any, reason: str | None
     ) -> dict[str, Any]:
         choice = {"index": index, **part, "logprobs": found, "finish_reason": reason}
-        more = {"usage": None} if self.asked.include_usage else {}
+        more = {"usage": None} if self.asked.body.stream_options.include_usage else {}
         return {**self._head("chat.completion.chunk"), "choices": [choice], **more}
 
     def _logprobs(self, index: int, found: Sequence[Logprob]) -> dict[str, Any] | None:
@@ -84,36 +89,48 @@ class Reply:
         if self.asked.options.get("logprobs") is None or not found:
             return None
         self._shown[index] += len(found)
+        tops = [dict(one.top) | {one.token: one.logprob} for one in found]  # the drawn one, too
         if self.asked.chat:
             content = [
                 self._token(one.token, one.logprob)
-                | {"top_logprobs": [self._token(*pair) for pair in one.top]}
-                for one in found
+                | {"top_logprobs": [self._token(*pair) for pair in top.items() if one.top]}
+                for one, top in zip(found, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
-        texts = [self._text(one.token) for one in found]
         return {
-            "tokens": texts,
+            "tokens": [self._text(one.token) for one in found],
             "token_logprobs": [one.logprob for one in found],
-            "top_logprobs": [{self._text(t): value for t, value in one.top} for one in found],
+            # of equal texts the likeliest stays
+            "top_logprobs": [{self._text(t): top[t] for t in reversed(top)} for top in tops],
             "text_offset": [self._offset(index, one.token) for one in found],
         }
 
     def _offset(self, index: int, token: int) -> int:
         """Where the next token of a choice begins, in characters: a part of one where that does."""
         at = self._length[index]
-        self._open[index].append(token)
-        if not (text := str(self._tokenizer.decode(self._open[index]))).endswith("\ufffd"):
-            self._length[index] += len(text)
+        self._open[index] += self._bytes(token)
+        with suppress(UnicodeDecodeError):
+            self._length[index] += len(self._open[index].decode())
             self._open[index].clear()
         return at
 
+    def _bytes(self, token: int) -> bytes:
+        """The bytes of a token's own text, which may be a part of a character."""
+        # decoded behind itself, since a tokenizer drops the space in front of a first token
+        alone, twice = (self._tokenizer.decode([token] * times) for times in (1, 2))
+        if BROKEN not in twice:
+            return str(twice[len(alone) :]).encode()
+        piece = str(self._tokenizer.convert_ids_to_tokens(token))
+        if piece.startswith("<0x"):  # SentencePiece
+            return bytes.fromhex(piece[3:5])
+        return b"".join(SIGNS.get(sign, sign.encode()) for sign in piece)
+
     def _text(self, token: int) -> str:
-        return str(self._tokenizer.decode([token]))
+        return self._bytes(token).decode(errors="backslashreplace")
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._text(token)
-        return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}
+        return {"token": text, "logprob": logprob, "bytes": [*self._bytes(token)]}
 
 
 def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:

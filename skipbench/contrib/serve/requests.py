@@ -1,42 +1,55 @@
 """The bodies of requests, in OpenAI's form: what is read of them, and what is refused by name."""
 
-import re
+import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from skipbench.bench.ask import PromptType
-from skipbench.config.configurable import Positive, in_words
-from skipbench.errors import SkipbenchError
+from skipbench.config.configurable import Positive
+from skipbench.contrib.serve.refused import Refused, named, other, shown
 
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Zero = Annotated[float, Meta(ge=0, le=0, title="0")] | None
-Unused = Any  # known to OpenAI's clients, without a meaning here
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, title="0 to 2**63 - 1")]
+Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1)]
+Stops = Annotated[list[str], Meta(max_length=16)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Biases = Annotated[dict[Token, Bias], Meta(title="token ids with numbers from -100 to 100")]
+Thinking = Annotated[dict[Literal["enable_thinking"], bool], Meta(title="enable_thinking")]
+Objects = list[dict[str, Any]]
 MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
     *("repetition_penalty", "no_repeat_ngram_size"),
 )  # of `generate`, too
+HINTS = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"),
+    *("prompt_cache_key", "prompt_cache_retention", "prediction", "reasoning_effort", "verbosity"),
+    *("request_id", "cache_salt", "cache_prompt", "priority", "include_reasoning"),
+}  # fields that change no answer here
+NEUTRAL = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), 0),
+    **dict.fromkeys(("length_penalty", "best_of"), 1),
+    **dict.fromkeys(("echo", "use_beam_search", "early_stopping", "continue_final_message"), False),
+    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids", "timings_per_token"), False),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens", "detokenize"), True),
+    **{"return_tokens_as_token_ids": False, "suffix": "", "mm_processor_kwargs": {}},
+    **{"modalities": ["text"], "response_format": {"type": "text"}, "bad_words": []},
+}  # fields that are taken with this value alone, or null
+OF_CHAT = {"add_generation_prompt": True, "add_special_tokens": False}
+OF_TEXTS = {"add_special_tokens": True}
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-class Refused(SkipbenchError):
-    """A request that is answered with an error."""
-
-    def __init__(
-        self, message: str, status: int = 400, param: str | None = None, code: str | None = None
-    ) -> None:
-        """`status`: of HTTP; `param`: the wrong field; `code`: OpenAI's, where it has one."""
-        super().__init__(message)
-        self.status, self.param, self.code = status, param, code
-
-
-class StreamOptions(Struct, forbid_unknown_fields=True):
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: bool = False  # events have no padding
 
 
 class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -44,6 +57,7 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
 
     model: str
     max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
     min_tokens: Annotated[int, Meta(ge=0)] = 0
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -52,48 +66,32 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     typical_p: Probability | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     no_repeat_ngram_size: Positive | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    frequency_penalty: Zero = None
-    presence_penalty: Zero = None
-    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
-    stop_token_ids: list[Token] | None = None
-    ignore_eos: bool | None = None
+    logit_bias: Biases = {}
+    stop: Annotated[str | Stops, Meta(title="a text, or a list of up to 16")] = []
+    stop_token_ids: Annotated[list[Token], Meta(title="a list of token ids")] = []
+    ignore_eos: bool = False
     seed: Seed | None = None
-    n: Annotated[int, Meta(ge=1, le=16)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Unused = None
-    metadata: Unused = None
-    store: Unused = None
-    service_tier: Unused = None
+    n: Annotated[int, Meta(ge=1, le=16)] = 1
+    stream: bool = False
+    stream_options: Annotated[StreamOptions, Meta(title="include_usage")] = StreamOptions()
 
 
 class Completion(_Request):
     """`/v1/completions`."""
 
-    prompt: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
+    prompt: Annotated[str | Prompts, Meta(title="a text, token ids, or a list of these")]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=1, title="1")] | None = None
-    echo: bool | None = None
-    suffix: None = None
-
-
-class _Format(Struct):
-    type: Literal["text"]
 
 
 class ChatCompletion(_Request):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
-    logprobs: bool | None = None
+    messages: Annotated[Objects, Meta(min_length=1, title="a list of messages")]
+    logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    parallel_tool_calls: Unused = None
-    response_format: Annotated[_Format, Meta(title="the type text")] | None = None
-    chat_template_kwargs: dict[Literal["enable_thinking"], bool] | None = None
+    tools: Annotated[Objects, Meta(title="a list of functions")] = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    chat_template_kwargs: Thinking = {}
 
 
 @dataclass(frozen=True)
@@ -102,17 +100,16 @@ class Asked:
 
     Attributes:
         options: what all choices share, without `seed`.
-        choices: per prompt.
     """
 
-    chat: bool
-    model: str
+    body: Any  # Completion or ChatCompletion
     prompts: Sequence[PromptType]
     seeds: Sequence[int]
     options: dict[str, Any]
-    stream: bool
-    include_usage: bool
-    choices: int
+
+    @property
+    def chat(self) -> bool:
+        return isinstance(self.body, ChatCompletion)
 
 
 def read_request(
@@ -130,11 +127,15 @@ def read_request(
         fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Refused(f"the body is no JSON: {error}") from error
+    kind, neutral = (ChatCompletion, OF_CHAT) if chat else (Completion, OF_TEXTS)
+    if isinstance(fields, dict):
+        fields = _asking(fields, NEUTRAL | neutral)
     try:
-        asked: Any = msgspec.convert(fields, ChatCompletion if chat else Completion)
+        asked: Any = msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _named(fields, str(error), ChatCompletion if chat else Completion) from error
-    options = {**defaults, "max_new_tokens": asked.max_tokens, "stop": asked.stop or ()}
+        raise named(fields, str(error), kind) from error
+    longest = asked.max_completion_tokens or asked.max_tokens
+    options = {**defaults, "max_new_tokens": longest, "stop": asked.stop or []}
     options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
     if options.get("top_k") == -1:  # vLLM's word for off
         options["top_k"] = 0
@@ -143,44 +144,59 @@ def read_request(
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
     if asked.stop_token_ids or asked.ignore_eos:
-        own = frozenset[int]() if asked.ignore_eos else eos
-        options["eos_token_id"] = sorted(own | {*(asked.stop_token_ids or ())})
-    if asked.logit_bias:
-        biases = asked.logit_bias.items()
-        options["sequence_bias"] = [[[_id(k, vocabulary)], bias] for k, bias in biases]
+        ends = [*asked.stop_token_ids, *(() if asked.ignore_eos else eos)]
+        options["eos_token_id"] = sorted({*ends})
+    if biases := asked.logit_bias:
+        if max(biases) >= vocabulary:
+            raise other("logit_bias", biases, f"token ids from 0 to {vocabulary - 1}")
+        options["sequence_bias"] = [[[token], bias] for token, bias in biases.items()]
     prompts = _of_chat(asked, options) if isinstance(asked, ChatCompletion) else _of(asked, options)
-    first, several = asked.seed or 0, asked.n or 1
-    if (count := len(prompts) * several) > MOST:
+    first = secrets.randbits(62) if asked.seed is None else asked.seed
+    if (count := len(prompts) * asked.n) > MOST:
         raise Refused(f"prompts times n are {count}; at most {MOST} in a request", param="prompt")
-    return Asked(
-        chat=chat,
-        model=asked.model,
-        prompts=[prompt for prompt in prompts for _ in range(several)],
-        seeds=[first + i for _ in prompts for i in range(several)],
-        options=options,
-        stream=bool(asked.stream),
-        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
-        choices=several,
-    )
+    seeds = [first + i for _ in prompts for i in range(asked.n)]
+    return Asked(asked, [prompt for prompt in prompts for _ in range(asked.n)], seeds, options)
 
 
 def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[PromptType]:
-    if asked.max_completion_tokens:
-        options["max_new_tokens"] = asked.max_completion_tokens
     if asked.top_logprobs is not None and not asked.logprobs:
         raise Refused("top_logprobs needs logprobs=true", param="top_logprobs")
     if asked.logprobs:
         options["logprobs"] = asked.top_logprobs or 0
     if asked.tool_choice != "none":
-        options["tools"] = asked.tools
-    if asked.chat_template_kwargs:
-        options["thinking"] = asked.chat_template_kwargs["enable_thinking"]
-    return [asked.messages]
+        options["tools"] = asked.tools or None
+    options["thinking"] = asked.chat_template_kwargs.get("enable_thinking")
+    return [[_message(f"messages[{at}]", said) for at, said in enumerate(asked.messages)]]
+
+
+def _message(place: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A message as chat templates read it: without nulls, and with arguments of calls as objects.
+    Raises Refused for another role, and for a content that is no text.
+    """
+    said = _filled(given)
+    if said.get("role") not in ROLES:
+        raise other(f"{place}.role", said.get("role"), " or ".join(ROLES))
+    if said["role"] == "assistant" and (said.get("tool_calls") or said.get("function_call")):
+        said.setdefault("content", "")
+    content = said.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}]
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        raise other(f"{place}.content", content, "a text, or parts of the type text")
+    if isinstance(calls := said.get("tool_calls"), list):
+        said["tool_calls"] = [*map(_call, calls)]
+    return said
+
+
+def _call(call: Any) -> Any:
+    """A tool call; clients send its arguments as JSON, templates write them as JSON again."""
+    with suppress(msgspec.DecodeError, LookupError, TypeError):
+        made = call["function"]
+        arguments = msgspec.json.decode(made["arguments"] or "{}")
+        return {**call, "function": {**made, "arguments": arguments}}
+    return call
 
 
 def _of(asked: Completion, options: dict[str, Any]) -> list[PromptType]:
-    if asked.echo:
-        raise Refused("echo=true is not supported; wanted false", param="echo")
     options["logprobs"] = asked.logprobs
     prompt = asked.prompt
     if isinstance(prompt, str) or all(type(one) is int for one in prompt):
@@ -190,24 +206,16 @@ def _of(asked: Completion, options: dict[str, Any]) -> list[PromptType]:
     return prompt  # type: ignore[return-value]  # texts and lists of ids
 
 
-def _id(key: str, vocabulary: int) -> int:
-    if not key.isdecimal() or len(key) > 10 or int(key) >= vocabulary:
-        wanted = f"token ids from 0 to {vocabulary - 1}"
-        raise Refused(f"logit_bias has the key {key[:20]!r}; wanted {wanted}", param="logit_bias")
-    return int(key)
+def _asking(fields: dict[str, Any], neutral: dict[str, Any]) -> dict[str, Any]:
+    """The fields that ask for something: not null, no hint, not neutral. Raises Refused for a value
+    that is not neutral where nothing else is taken.
+    """
+    given = {k: _filled(v) if isinstance(v, dict) else v for k, v in _filled(fields).items()}
+    for name in given.keys() & neutral.keys():
+        if (value := given.pop(name)) != neutral[name]:
+            raise other(name, value, shown(neutral[name]))
+    return {name: value for name, value in given.items() if name not in HINTS}
 
 
-def _named(fields: Any, error: str, kind: type[Struct]) -> Refused:
-    """msgspec's error with the name of the field, its value, and what was allowed."""
-    allowed, _, path = error.partition(" - at `")
-    name = re.match(r"(?:key in `)?\$\.(\w+)", path)
-    if unknown := re.search(r"unknown field `(.*?)`|missing required field `(.*?)`", allowed):
-        param = unknown[1] or unknown[2]
-        what = "is not supported" if unknown[1] else "is missing"
-        return Refused(f"{param} {what}", param=param)
-    if name is None or not isinstance(fields, dict):
-        return Refused(f"the body: {allowed}")
-    param, given = name[1], str(fields.get(name[1]))[:80]
-    words = in_words(get_type_hints(kind, include_extras=True)[param])
-    wanted = f"wanted {words}" if words else allowed.lower()
-    return Refused(f"{param}={given} is not supported; {wanted}", param=param)
+def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -8,8 +8,10 @@ from functools import partial
 from typing import TypeVar
 
 from skipbench.bench.ask import PromptType
-from skipbench.contrib.serve.requests import Asked, Refused
+from skipbench.contrib.serve.refused import Refused, by_generate
+from skipbench.contrib.serve.requests import Asked
 from skipbench.decode.answer import Piece, Stream
+from skipbench.errors import SkipbenchError
 from skipbench.language_model import LanguageModel
 
 T = TypeVar("T")
@@ -41,12 +43,15 @@ class Worker:
             self.waiting -= 1
 
     async def streams(self, asked: Asked, until: float) -> list[Stream]:
-        """The answers of a request before their first step; errors as of `generate`. `until`: time
-        of the loop at which TimeoutError is raised.
+        """The answers of a request before their first step. Raises Refused for what `generate`
+        does not take. `until`: time of the loop at which TimeoutError is raised.
         """
 
         def made(prompt: PromptType, seed: int) -> Stream:
-            return self.model.generate(prompt, stream=True, seed=seed, **asked.options)
+            try:
+                return self.model.generate(prompt, stream=True, seed=seed, **asked.options)
+            except SkipbenchError as error:
+                raise by_generate(error, asked.chat) from error
 
         found = list[Stream]()
         async with asyncio.timeout_at(until):
