@@ -22,7 +22,7 @@ NEUTRAL = {
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), True),
     **dict.fromkeys(("add_special_tokens", "add_generation_prompt"), True),
 }  # settings that change tokens unless they have this value
-TEXTS = ("output", "text", "completion")
+TEXTS = ("output", "text", "completion", "generated_text")
 IDS = ("output_ids", "token_ids", "tokens")
 APART = ("reasoning_content", "reasoning", "tool_calls", "function_call", "refusal")
 """What an engine's parser takes out of a text."""
@@ -93,7 +93,11 @@ def ended(given: Fields, reason: Any, matched: Any = None) -> dict[str, Any]:
 
 
 def own(record: Fields) -> Iterator[dict[str, Any]]:
-    """Our own lines, as `generate out=` writes them, and lines of your own."""
+    """Our own lines, as `generate out=` writes them, lines of your own, and conversations of
+    Hugging Face's pipeline, whose last message is the answer.
+    """
+    if isinstance(chat := record.get("generated_text"), list):
+        record = {**record, "messages": chat[:-1], "text": chat[-1]["content"]}
     settings = {k: v for k, v in record.items() if k in READ or k in NEUTRAL}
     given = asked(settings | mapping(record.get("request")))
     reason = record.get("finish_reason", "")

@@ -129,13 +129,11 @@ class Server:
             for index, stream in enumerate(streams):
                 for event in reply.begin(index):
                     yield _event(event)
-                shown, wanted = 0, reply.asked.options.get("logprobs") is not None
+                wanted = reply.asked.options.get("logprobs") is not None
                 async with aclosing(self._worker.pieces(stream, until)) as pieces:
                     async for piece in pieces:
-                        end = shown + len(piece.tokens)
-                        found = stream.so_far.logprobs[shown:end] if wanted else []
-                        shown = end
-                        yield _event(reply.piece(index, piece.text, found))
+                        found = stream.so_far.logprobs if wanted else []
+                        yield _event(reply.piece(index, piece, found))
                 yield _event(reply.end(index, stream.so_far))
             for event in reply.last([stream.so_far for stream in streams]):
                 yield _event(event)
@@ -144,9 +142,7 @@ class Server:
             yield _event(self._described(error)[1])
 
     def _check_host(self, request: Request) -> None:
-        """Without a key a page in a browser may not reach the server by a name of its own (DNS
-        rebinding).
-        """
+        # a page in a browser may not reach the server by a name of its own (DNS rebinding)
         host = re.sub(r":\d*$", "", request.headers.get("host", "")).strip("[]").lower()
         if not self._key and host not in self._hosts:
             raise Refused(
@@ -177,7 +173,7 @@ class Server:
             "method": self._model.method.name,
             "max_model_len": self._model.lm.max_positions,
         }
-        if (name := request.path_params.get("name")) is not None:
+        if name := request.path_params.get("name"):
             self._check_model(name)
             return JSONResponse(one)
         return JSONResponse({"object": "list", "data": [one]})
@@ -196,8 +192,8 @@ class Server:
         if isinstance(error, Refused):
             status, param, code = error.status, error.param, error.code
         elif isinstance(error, HTTPException):
-            status, routes = error.status_code, f"wanted {', '.join(PATHS)}"
-            message = f"there is no such route; {routes}" if status == 404 else error.detail
+            status, allowed = error.status_code, (error.headers or {}).get("Allow")
+            message = f"{error.detail}; wanted {allowed or ', '.join(PATHS)}"
         elif isinstance(error, TimeoutError):
             status, message = 504, f"the request took longer than {self._timeout_s:g} s"
         elif not isinstance(error, SkipbenchError):

@@ -50,46 +50,42 @@ def run_serve(asked: Serve) -> None:
         family = socket.AF_INET6 if ":" in asked.host else socket.AF_INET
         listening = socket.create_server((asked.host, asked.port), family=family, backlog=2048)
     except OSError as error:
-        why = f"host={asked.host} port={asked.port}: {error.strerror}"
-        raise SkipbenchError(f"{why}; port= names another, as port={asked.port + 1}") from error
-    with listening:
-        try:
-            _serve(asked, listening, key)
-        except (KeyboardInterrupt, Interrupted):
-            say("ended")
-
-
-def _serve(asked: Serve, listening: socket.socket, key: str | None) -> None:
+        why = str(error.strerror).partition(" (")[0].lower()
+        where = f"host={asked.host} port={asked.port}"
+        raise SkipbenchError(f"{where}: {why}; port= names another port") from error
     import uvicorn
 
     from skipbench.contrib.serve.app import Server
     from skipbench.language_model import load_settings
 
-    with working("loading the model"):
-        model = load_settings(asked.model_settings(), asked.method)
-    say_replaced(model.config.engine.name, model.lm)
-    names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
-    names = [name for name in names if name != "path"]  # its name is the folder's
-    server = Server(
-        model,
-        asdict(model.config.decoding),
-        queue=asked.queue,
-        timeout_s=asked.timeout,
-        key=key,
-        name=names[-1] if names else None,
-        host=asked.host,
-    )
-    shown = f"[{asked.host}]" if ":" in asked.host else asked.host
-    where = f"http://{shown}:{asked.port}/v1"
-    say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
-    config = uvicorn.Config(
-        server.app,
-        log_level="warning",
-        limit_concurrency=asked.queue + 256,
-        timeout_graceful_shutdown=5,
-        server_header=False,
-    )
-    uvicorn.Server(config).run([listening])
+    try:
+        with working("loading the model"):
+            model = load_settings(asked.model_settings(), asked.method)
+        say_replaced(model.config.engine.name, model.lm)
+        names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
+        names = [name for name in names if name != "path"]  # its name is the folder's
+        server = Server(
+            model,
+            asdict(model.config.decoding),
+            queue=asked.queue,
+            timeout_s=asked.timeout,
+            key=key,
+            name=names[-1] if names else None,
+            host=asked.host,
+        )
+        shown = f"[{asked.host}]" if ":" in asked.host else asked.host
+        where = f"http://{shown}:{asked.port}/v1"
+        say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
+        config = uvicorn.Config(
+            server.app,
+            log_level="warning",
+            limit_concurrency=asked.queue + 256,
+            timeout_graceful_shutdown=5,
+            server_header=False,
+        )
+        uvicorn.Server(config).run([listening])
+    except (KeyboardInterrupt, Interrupted):
+        say("ended")
 
 
 def _local(host: str) -> bool:

@@ -10,6 +10,7 @@ from skipbench.bench.ask import NoRoomError
 from skipbench.config.configurable import WORDS, in_words
 from skipbench.errors import SkipbenchError
 
+OF_TEMPLATE = {"tools": "tools", "thinking": "chat_template_kwargs"}
 NUMBERS = {"int": WORDS[int], "float": WORDS[float]}
 
 
@@ -24,19 +25,16 @@ class Refused(SkipbenchError):
         self.status, self.param, self.code = status, param, code
 
 
-def named(fields: Any, error: str, kind: type[Struct]) -> Refused:
+def named(fields: dict[str, Any], error: str, kind: type[Struct]) -> Refused:
     """msgspec's error with the name of the field, its value, and what was allowed."""
     allowed, _, path = error.partition(" - at `")
-    place = re.match(r"(?:key` in `)?\$\.(\w+)(`?)", path)
-    if unknown := not place and re.search(r"(unknown|required) field `(.*?)`", allowed):
+    if unknown := re.search(r"(unknown|required) field `(\w+)`$", error):
         what = "is not supported" if unknown[1] == "unknown" else "is missing"
         return Refused(f"{unknown[2]} {what}", param=unknown[2])
-    if not place:
-        return Refused(f"the body: {allowed}")
-    name, expected = place[1], re.match(r"Expected `(\w+).*got", allowed)
+    name, end = re.findall(r"\$\.(\w+)(`?)", path)[0]
     words = in_words(get_type_hints(kind, include_extras=True)[name])
-    if place[2] and expected and expected[1] in NUMBERS:  # a number of another type
-        words = f"{NUMBERS[expected[1]]}, {words}"
+    if end and (number := re.match(r"Expected `(int|float)\b.*got", allowed)):
+        words = f"{NUMBERS[number[1]]}, {words}"
     return other(name, fields[name], words)
 
 
@@ -56,8 +54,10 @@ def by_generate(error: SkipbenchError, chat: bool) -> Refused:
     if isinstance(error, NoRoomError):
         said = str(error).replace("max_new_tokens", "max_tokens")
         return Refused(said, param=param, code="context_length_exceeded")
+    if field := OF_TEMPLATE.get(str(error).partition("=")[0]):
+        return Refused(f"{field} needs a chat template, and the model has none", param=field)
     while why.__cause__ is not None:
         why = why.__cause__
     by = "the model's chat template" if chat else "the tokenizer"
     said = str(why) if isinstance(why, SkipbenchError) else f"{by} refuses it: {why}"
-    return Refused(str(error)) if why is error else Refused(f"{param}: {said}", param=param)
+    return Refused(f"{param}: {said}", param=param)

@@ -4,13 +4,12 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from skipbench.contrib.serve.requests import Asked
-from skipbench.decode.answer import BROKEN, Answer
+from skipbench.decode.answer import BROKEN, Answer, Piece
 from skipbench.decode.sampling import Logprob
 from skipbench.metrics.acceptance import speculative_decoding
 
@@ -27,8 +26,7 @@ class Reply:
         self._id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
-        self._length = Counter[int]()  # characters per choice before `_open`
-        self._open = defaultdict[int, bytearray](bytearray)  # a character that is not whole
+        self._said = defaultdict[int, bytearray](bytearray)  # text of these tokens
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """The body of a reply that is not streamed."""
@@ -48,10 +46,12 @@ class Reply:
             return []
         return [self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)]
 
-    def piece(self, index: int, text: str, found: Sequence[Logprob]) -> dict[str, Any]:
-        """The event of a piece of text."""
-        part: dict[str, Any] = {"delta": {"content": text}} if self.asked.chat else {"text": text}
-        return self._chunk(index, part, self._logprobs(index, found), None)
+    def piece(self, index: int, piece: Piece, found: Sequence[Logprob]) -> dict[str, Any]:
+        """The event of a piece of text; `found`: of all tokens up to it, if they are wanted."""
+        part = {"delta": {"content": piece.text}} if self.asked.chat else {"text": piece.text}
+        shown = self._shown[index]
+        own = self._logprobs(index, found[shown : shown + len(piece.tokens)])
+        return self._chunk(index, part, own, None)
 
     def end(self, index: int, answer: Answer) -> dict[str, Any]:
         """The last event of a choice."""
@@ -107,26 +107,27 @@ class Reply:
 
     def _offset(self, index: int, token: int) -> int:
         """Where the next token of a choice begins, in characters: a part of one where that does."""
-        at = self._length[index]
-        self._open[index] += self._bytes(token)
-        with suppress(UnicodeDecodeError):
-            self._length[index] += len(self._open[index].decode())
-            self._open[index].clear()
+        at = len(self._said[index].decode(errors="ignore"))
+        self._said[index] += self._bytes(token)
         return at
 
     def _bytes(self, token: int) -> bytes:
-        """The bytes of a token's own text, which may be a part of a character."""
+        """The bytes of a token's own text, which may be a part of a character, or none."""
         # decoded behind itself, since a tokenizer drops the space in front of a first token
-        alone, twice = (self._tokenizer.decode([token] * times) for times in (1, 2))
+        alone, twice = (
+            str(self._tokenizer.decode([token] * times, skip_special_tokens=True))
+            for times in (1, 2)
+        )
         if BROKEN not in twice:
-            return str(twice[len(alone) :]).encode()
+            return twice[len(alone) :].encode()
         piece = str(self._tokenizer.convert_ids_to_tokens(token))
         if piece.startswith("<0x"):  # SentencePiece
             return bytes.fromhex(piece[3:5])
         return b"".join(SIGNS.get(sign, sign.encode()) for sign in piece)
 
     def _text(self, token: int) -> str:
-        return self._bytes(token).decode(errors="backslashreplace")
+        text = self._bytes(token).decode(errors="backslashreplace")
+        return text or str(self._tokenizer.decode([token]))  # an EOS has a name
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self._text(token)

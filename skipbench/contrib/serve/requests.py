@@ -13,11 +13,9 @@ from skipbench.bench.ask import PromptType
 from skipbench.config.configurable import Positive
 from skipbench.contrib.serve.refused import Refused, named, other, shown
 
-Probability = Annotated[float, Meta(gt=0, le=1)]
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, title="0 to 2**63 - 1")]
 Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1)]
-Stops = Annotated[list[str], Meta(max_length=16)]
+Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Biases = Annotated[dict[Token, Bias], Meta(title="token ids with numbers from -100 to 100")]
 Thinking = Annotated[dict[Literal["enable_thinking"], bool], Meta(title="enable_thinking")]
@@ -30,13 +28,13 @@ SAMPLING = (
 HINTS = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prediction", "reasoning_effort", "verbosity"),
-    *("request_id", "cache_salt", "cache_prompt", "priority", "include_reasoning"),
+    *("request_id", "cache_salt", "priority", "include_reasoning", "cache_prompt"),
 }  # fields that change no answer here
 NEUTRAL = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), 0),
     **dict.fromkeys(("length_penalty", "best_of"), 1),
     **dict.fromkeys(("echo", "use_beam_search", "early_stopping", "continue_final_message"), False),
-    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids", "timings_per_token"), False),
+    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids"), False),
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens", "detokenize"), True),
     **{"return_tokens_as_token_ids": False, "suffix": "", "mm_processor_kwargs": {}},
     **{"modalities": ["text"], "response_format": {"type": "text"}, "bad_words": []},
@@ -63,14 +61,14 @@ class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    typical_p: Probability | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     no_repeat_ngram_size: Positive | None = None
     logit_bias: Biases = {}
-    stop: Annotated[str | Stops, Meta(title="a text, or a list of up to 16")] = []
+    stop: Annotated[str | Stops, Meta(title="a text, or up to 16, none empty")] = []
     stop_token_ids: Annotated[list[Token], Meta(title="a list of token ids")] = []
     ignore_eos: bool = False
-    seed: Seed | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, title="0 to 2**63 - 1")] | None = None
     n: Annotated[int, Meta(ge=1, le=16)] = 1
     stream: bool = False
     stream_options: Annotated[StreamOptions, Meta(title="include_usage")] = StreamOptions()
@@ -103,13 +101,10 @@ class Asked:
     """
 
     body: Any  # Completion or ChatCompletion
+    chat: bool
     prompts: Sequence[PromptType]
     seeds: Sequence[int]
     options: dict[str, Any]
-
-    @property
-    def chat(self) -> bool:
-        return isinstance(self.body, ChatCompletion)
 
 
 def read_request(
@@ -123,13 +118,11 @@ def read_request(
         defaults: options of what a request leaves out.
         vocabulary: number of the model's token ids.
     """
-    try:
-        fields = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(f"the body is no JSON: {error}") from error
     kind, neutral = (ChatCompletion, OF_CHAT) if chat else (Completion, OF_TEXTS)
-    if isinstance(fields, dict):
-        fields = _asking(fields, NEUTRAL | neutral)
+    try:
+        fields = _asking(msgspec.json.decode(body, type=dict[str, Any]), NEUTRAL | neutral)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(f"the body is no JSON object: {error}") from error
     try:
         asked: Any = msgspec.convert(fields, kind, str_keys=True)
     except msgspec.ValidationError as error:
@@ -155,7 +148,8 @@ def read_request(
     if (count := len(prompts) * asked.n) > MOST:
         raise Refused(f"prompts times n are {count}; at most {MOST} in a request", param="prompt")
     seeds = [first + i for _ in prompts for i in range(asked.n)]
-    return Asked(asked, [prompt for prompt in prompts for _ in range(asked.n)], seeds, options)
+    prompts = [prompt for prompt in prompts for _ in range(asked.n)]
+    return Asked(asked, chat, prompts, seeds, options)
 
 
 def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[PromptType]:

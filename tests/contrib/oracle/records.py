@@ -107,6 +107,7 @@ def completion(text: str, request: Any = (), **choice: Any) -> dict[str, Any]:
 
 def own() -> Cases:
     (ids, text), bad = made(N), other()
+    said = {"generated_text": [*USER, {"role": "assistant", "content": text}]}
     line = {"id": "q", "prompt": TEXT, "text": text, "tokens": ids, "finish": "length"}
     return {
         "generate's": ("=", line | {"settings": "0123456789abcdef"}),
@@ -117,6 +118,7 @@ def own() -> Cases:
         "a setting": ("?", {"prompt": TEXT, "output_ids": bad[0], "repetition_penalty": 1.3}),
         "a setting, the model's": ("=", {"prompt": TEXT, "output_ids": ids, "min_p": 0.1}),
         "nothing": ("?", {"prompt": TEXT, "output": ""}),
+        "a pipeline's chat": ("=", said | {"max_new_tokens": N}),
         "padding or not": ("?", {"prompt": TEXT, "output_ids": [*made(60)[0], 7, 7]}),
     }
 

@@ -25,13 +25,24 @@ from msgspec.structs import fields
 
 import skipbench as package
 from skipbench.bench.prompts import eos_ids
+from skipbench.decode.answer import Piece
+from skipbench.decode.sampling import Logprob
 from skipbench.language_model import LanguageModel
 
 for needed in ("starlette", "prometheus_client"):
     pytest.importorskip(needed)
 uvicorn = pytest.importorskip("uvicorn")
 from skipbench.contrib.serve.app import Server  # noqa: E402  # needs starlette, asked for above
-from skipbench.contrib.serve.requests import ChatCompletion, Completion, read_request  # noqa: E402  # as Server
+from skipbench.contrib.serve.refused import Refused  # noqa: E402  # as Server
+from skipbench.contrib.serve.replies import Reply  # noqa: E402  # as Server
+from skipbench.contrib.serve.requests import (  # noqa: E402  # as Server
+    HINTS,
+    NEUTRAL,
+    Asked,
+    ChatCompletion,
+    Completion,
+    read_request,
+)
 
 PROMPTS = ["Once upon a time", "Tom and Lily went", "The red ball", "One day, a bird"]
 P, NEW = PROMPTS[0], 8
@@ -110,6 +121,11 @@ WORKS: dict[str, Works] = {
     ] == complete(c, logprobs=1).choices[0].logprobs.tokens,
     "n": lambda c, m: [one.text for one in complete(c, n=2, temperature=1, seed=1).choices]
     == [m.generate(P, NEW, seed=s, temperature=1.0).text for s in (1, 2)],
+    "a fresh seed": lambda c, m: len({text(complete(c, temperature=1)) for _ in range(4)}) > 1,
+    "the drawn token is among the likeliest": lambda c, m: all(
+        token in top for found in [complete(c, logprobs=1, temperature=2).choices[0].logprobs]
+        for token, top in zip(found.tokens, found.top_logprobs, strict=True)
+    ),
     "several prompts": lambda c, m: [one.text for one in complete(c, prompt=PROMPTS[:2]).choices]
     == [m.generate(p, NEW).text for p in PROMPTS[:2]],
     "token ids": lambda c, m: text(complete(c, prompt=m.tokenizer.encode(P)))
@@ -148,15 +164,61 @@ WORKS: dict[str, Works] = {
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
 
 
+def asked_of(**fields: Any) -> Asked:
+    body = json.dumps({"model": "tiny"} | fields).encode()
+    return read_request(body, "messages" in fields, frozenset(), {}, 9)
+
+
 @pytest.mark.parametrize("kind", [Completion, ChatCompletion])
-def test_a_body_whose_optional_fields_are_null(kind: Any) -> None:
-    """As LangChain and other clients write them."""
-    body = {field.name: None for field in fields(kind) if field.default is None}
+def test_fields_that_ask_for_nothing(kind: Any) -> None:
+    """Nulls, as LangChain and other clients write them, hints, and neutral values."""
     said = [{"role": "developer", "content": [{"type": "text", "text": P}]}]
-    body |= {"model": "tiny", "seed": 2**63 - 1}
-    body |= {"prompt": ""} if kind is Completion else {"messages": said}
-    asked = read_request(json.dumps(body).encode(), "messages" in body, frozenset(), {}, 9)
-    assert (asked.seeds, asked.prompts) == ([2**63 - 1], [body.get("messages", "")])
+    own = {"prompt": ""} if kind is Completion else {"messages": said}
+    nothing = {field.name: None for field in fields(kind) if field.required is False}
+    nothing |= dict.fromkeys(HINTS, "x") | NEUTRAL | {"of another server": None}
+    options = {"include_usage": None, "include_obfuscation": True, "continuous_usage_stats": True}
+    asked = asked_of(**nothing | own | {"seed": 2**63 - 1, "stream_options": options})
+    assert (asked.seeds, asked.prompts) == ([2**63 - 1], [own.get("messages", "")])
+    assert asked.options.keys() - {"tools"} == asked_of(**own).options.keys() - {"tools"}
+    for name, value in NEUTRAL.items():
+        with pytest.raises(Refused, match=f"{name}=.* is not supported; wanted") as told:
+            asked_of(**own, **{name: [value]})
+        assert told.value.param == name
+
+
+def test_messages_are_those_of_templates() -> None:
+    """Without nulls, with calls as objects; what a template refuses is in a request's words."""
+    made = {"name": "f", "arguments": '{"a": 1}'}
+    call = {"role": "assistant", "content": None, "audio": None, "tool_calls": [{"function": made}]}
+    (prompt,) = asked_of(messages=[call]).prompts
+    calls = [{"function": {"name": "f", "arguments": {"a": 1}}}]
+    assert prompt == [{"role": "assistant", "content": "", "tool_calls": calls}]
+    model = package.load("tiny", method="vanilla")
+    model.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
+    with served(model) as port:
+        body = json.dumps({"model": "tiny", "messages": [call]}).encode()
+        status, reply, _ = reply_of(port, "POST", "/v1/chat/completions", body)
+    error = json.loads(reply)["error"]
+    assert (status, error["param"]) == (400, "messages")
+    assert error["message"] == (
+        "messages: the model's chat template refuses it: roles must alternate"
+    )
+
+
+def test_bytes_of_log_probabilities(tiny: LanguageModel) -> None:
+    """They make up the text, characters of several tokens too; an EOS has none."""
+    ids = [*tiny.tokenizer.encode(" é 😀!", add_special_tokens=False), min(eos_ids(tiny.lm))]
+    found = [Logprob(token, -3.0, [(ids[-2], -1.0), (ids[-2], -2.0)]) for token in ids]
+    piece = Piece("", tuple(ids))
+    chat = Reply(asked_of(messages=[{"role": "user", "content": P}], logprobs=True), tiny.tokenizer)
+    chat.asked.options["logprobs"] = 2
+    told = chat.piece(0, piece, found)["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for one in told for byte in one["bytes"]).decode() == " é 😀!"
+    assert all(one["top_logprobs"][-1]["bytes"] == one["bytes"] for one in told)
+    text = Reply(asked_of(prompt=P, logprobs=2), tiny.tokenizer)
+    told = text.piece(0, piece, found)["choices"][0]["logprobs"]
+    assert told["text_offset"][-3:] == [3, 4, 5] and "\\xf0" in told["tokens"]
+    assert told["tokens"][-1] in told["top_logprobs"][-1]
 
 
 @pytest.mark.parametrize("feature", WORKS)
@@ -286,7 +348,9 @@ def test_limits(tiny: LanguageModel) -> None:
         first.join()
         assert found == [504]
         assert raw(port, b" " * (5 << 20))[0] == 413
-        assert raw(port, body, host="evil.example")[0] == 400
+        status, reply = raw(port, body, host="evil.example")
+        told = json.loads(reply)["error"]["message"]
+        assert status == 400 and "Host: evil.example" in told and "SKIPBENCH_API_KEY" in told
     with served(tiny, key="secret") as port:
         assert raw(port, body)[0] == raw(port, body, authorization="Bearer x")[0] == 401
         short = json.dumps(long | {"max_tokens": 2, "min_tokens": 0}).encode()
@@ -295,8 +359,9 @@ def test_limits(tiny: LanguageModel) -> None:
         assert 'path="/v1/models/' not in health(port, "/metrics")
     with served(tiny, host="127.0.0.2") as port:
         assert raw(port, short, host="127.0.0.2")[0] == 200
-        status, _, headers = reply_of(port, "GET", "/v1/completions")
-        assert status == 405 and headers["allow"] == "POST"
+        status, reply, headers = reply_of(port, "GET", "/v1/completions")
+        assert status == 405 and headers["allow"] == "POST" and b"wanted POST" in reply
+        assert b"/v1/chat/completions, /v1/completions" in reply_of(port, "GET", "/v1/rerank")[1]
 
 
 def test_a_request_of_many_prompts_ends_in_time(tiny: LanguageModel) -> None:
@@ -313,6 +378,26 @@ def test_other_hosts_need_a_key(skipbench: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("SKIPBENCH_API_KEY", raising=False)
     done = skipbench("serve", "host=0.0.0.0")
     assert done.returncode == 2 and "set SKIPBENCH_API_KEY" in done.stderr
+
+
+def test_a_port_in_use_and_sigterm(tmp_path: Path) -> None:
+    """The port is taken before the model is loaded."""
+    words = [sys.executable, "-m", "skipbench", "serve", "model=tiny", f"results={tmp_path}"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [*words, f"port={port}", "model.path=/nowhere"], capture_output=True, text=True
+        )
+        assert done.returncode == 2 and f"port={port}: address already in use" in done.stderr
+    server = subprocess.Popen([*words, f"port={port}"], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            assert health(port)["status"] == "ok"
+            break
+        time.sleep(0.1)
+    server.send_signal(signal.SIGTERM)
+    assert server.communicate(timeout=60)[1].endswith("ended\n") and server.returncode == 0
 
 
 @pytest.mark.slow
