@@ -86,6 +86,14 @@ def append_turn(row: Path, turn: Turn, texts: Texts) -> None:
         append_line(row / TURNS, dump(turn))
 
 
+def replace_turn(row: Path, turn: Turn, texts: Texts) -> None:
+    """Puts a turn of all arms of a row in the place of the one of its index, or at the end."""
+    with alone(row / ".lock", row, wait=True):
+        append_line(row / TEXTS, dump(texts))
+        kept = [one for one in row_turns(row) if one.index != turn.index]
+        _write_lines(row / TURNS, [*kept, turn])
+
+
 def set_aside(folder: Path) -> None:
     """Moves an arm with its turns to `replaced/`; its row keeps those of others. Raises
     SkipbenchError if it is held, or cannot be.

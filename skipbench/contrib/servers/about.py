@@ -2,14 +2,16 @@
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import msgspec
 import yaml
 
+from skipbench.console import say
+from skipbench.contrib.oracle.readers import mapping
 from skipbench.contrib.servers.client import Fault, fetch
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
@@ -23,8 +25,9 @@ PAGES = {"/version": "version", "/props": "build_info", "/get_server_info": "ver
 """What servers say of themselves, and the field that has their version: vLLM and TensorRT-LLM;
 llama.cpp; SGLang."""
 LEFT_OUT = re.compile(
-    r"^(created|permission|status|internal_states|random_seed|max_total_num_tokens|id_task"
-    r"|next_token|is_\w+ing)$"
+    r"^(created|permission|status|internal_states|max_total_num_tokens|id_task|next_token"
+    r"|is_\w+ing|(\w+_)?(at|date|load|pid|port|seed|time|timestamp|uptime\w*|usage|uuid)"
+    r"|(available|free|last|used)_\w+|\w+_(available|free|used))$"
     "|(api|admin|ssl|auth).*key|secret|password|credential|authorization"
     "|(access|auth|bearer|hf)_?token",
     re.IGNORECASE,
@@ -32,6 +35,7 @@ LEFT_OUT = re.compile(
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 """Engines by the owner that they name for their models; others stand as they are."""
 SHOWN = 3  # fields that a message names
+PAUSE_S = 0.5  # before a server that does not answer is asked again
 Pages = Mapping[str, Mapping[str, Any]]
 Addressed = tuple[str, dict[str, Any], str]
 """An address, further fields of the requests to it, and its key."""
@@ -60,62 +64,97 @@ class Server(msgspec.Struct, kw_only=True, omit_defaults=True):
         return ", ".join(filter(None, (name, self.url, self.model, self.engine, extra)))
 
 
-def introduced(row: Path, given: Sequence[Addressed], names: Sequence[str]) -> dict[str, Server]:
-    """The servers by letter, whose settings it writes. A server that is gone is what it was before,
-    and without `names` each is called as before. Raises SkipbenchError where one serves no model,
-    or is not what it was.
+def introduced(
+    row: Path, given: Sequence[Addressed], names: Sequence[str], timeout_s: float
+) -> dict[str, Server]:
+    """The servers by letter, whose settings it writes. A server that is gone or loads is what it
+    was before, one that is not known is waited for, and without `names` each is called as before.
+    Raises SkipbenchError where one serves no model, or is not what it was.
     """
     found = dict[str, Server]()
     for number, (url, extra, key) in enumerate(given):
         path = row / (letter := chr(ord(FIRST) + number)) / CONFIG
         before = read_yaml(path)
         was = msgspec.convert(before[OF_ARM], Server) if before else None
-        found[letter] = now = _server(url, extra, key, was)
-        if was and (changed := changes(was.pages, now.pages)):
-            raise SkipbenchError(f"{path}: {url}: {changed}; fresh=true sets the records aside")
+        found[letter] = now = _server(url, extra, key, was, timeout_s)
+        if was:
+            refuse_changes(was, now.pages)
+            now.pages = was.pages | now.pages
         now.name = names[number] if names else was.name if was else letter
     first = found[FIRST]
     for letter, server in found.items():
-        model = {"name": Path(first.model).name, "path": server.model}
+        model = {"name": PureWindowsPath(first.model).name, "path": server.model}
         own = {OF_ARM: msgspec.to_builtins(server), "model": model, "over": first.name}
         write_atomic(row / letter / CONFIG, yaml.safe_dump(own, sort_keys=False))
     return found
 
 
-def changes(was: Pages, now: Pages) -> str:
-    """The fields that differ on pages that are there both times."""
+def refuse_changes(server: Server, now: Pages) -> None:
+    """Raises SkipbenchError where fields differ on pages that are known both times."""
+    was = json.loads(json.dumps(server.pages), object_pairs_hook=_kept)  # records may be older
     names = [(page, name) for page in was if page in now for name in {**was[page], **now[page]}]
     pairs = [(f"{p} {n}", was[p].get(n), now[p].get(n)) for p, n in names]
     found = [f"{what} was {str(a)[:80]} and is {str(b)[:80]}" for what, a, b in pairs if a != b]
-    return "; ".join(found[:SHOWN])
+    if found:
+        changed = "; ".join(found[:SHOWN])
+        raise SkipbenchError(f"{server.url}: {changed}; fresh=true sets the records aside")
 
 
-def _server(url: str, extra: dict[str, Any], key: str, was: Server | None) -> Server:
-    """A server as it is now; what it was, where nobody listens any more."""
-    try:
-        model = model_of(url, extra.get("model"), key)
-    except Fault as fault:
-        if was is None:
-            raise SkipbenchError(f"{url}: {fault}; is it a server?") from fault
-        return was
-    pages = {MODELS: model, **pages_of(url, key)}
-    versions = (said.get(PAGES.get(page, "")) for page, said in pages.items())
+def _server(
+    url: str, extra: dict[str, Any], key: str, was: Server | None, timeout_s: float
+) -> Server:
+    """A server as it is now; what it was, where nobody listens any more, or it loads."""
+    until, told = time.monotonic() + timeout_s, False
+    while True:
+        try:
+            pages = pages_of(url, extra.get("model"), key)
+            break
+        except Fault as fault:
+            if was is not None:
+                return was
+            if time.monotonic() > until:
+                raise SkipbenchError(f"{url}: {fault}; is it a server?") from fault
+            if not told:
+                say(f"{url}: {fault}; waits for it, up to timeout={timeout_s:g} s")
+            told = True
+        time.sleep(PAUSE_S)
+    model = pages[MODELS]
+    owner, own = str(model.get("owned_by") or "server"), mapping(model.get("meta"))
+    versions = (of.get(PAGES.get(page, "")) for page, of in [*pages.items(), ("/version", own)])
     version = next((str(one) for one in versions if one), "")
-    owner = str(model.get("owned_by") or "server")
-    engine = " ".join(filter(None, (OWNERS.get(owner, owner), version)))
+    words = OWNERS.get(owner, owner), version, str(own.get("method") or "")
+    engine = " ".join(filter(None, words))
     return Server(name="", url=url, model=model["id"], engine=engine, extra=extra, pages=pages)
+
+
+def pages_of(url: str, name: str | None, key: str) -> dict[str, dict[str, Any]]:
+    """What a server says of its model and of itself, by page; a page that it does not have is
+    empty, and one that does not answer is left out. Raises as `model_of`.
+    """
+    found = {MODELS: model_of(url, name, key)}
+    for page in PAGES:
+        try:
+            about = json.loads(fetch(url, page, key), object_pairs_hook=_kept)
+            found[page] = about if isinstance(about, dict) else {}
+        except (ValueError, RecursionError):
+            found[page] = {}
+        except Fault as fault:
+            if fault.loads:
+                raise
+            found |= {} if fault.passing else {page: {}}
+    return found
 
 
 def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
     """What a server says of the model of the requests: the one of that name, else its first. Raises
-    SkipbenchError where it names none, and Fault where nobody listens.
+    SkipbenchError where it names none, and Fault where nobody listens or it loads.
     """
     try:
         listed = json.loads(fetch(url, MODELS, key), object_pairs_hook=_kept)["data"]
         known = [{**one, "id": one["id"] + ""} for one in listed]
         why = "an empty list"
     except Fault as fault:
-        if fault.absent:
+        if fault.loads or (fault.away and not name):
             raise
         known, why = [], str(fault)
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -127,16 +166,6 @@ def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
             how = f"{url}#key=VARIABLE sends the key that an environment variable holds"
         raise SkipbenchError(f"{url} names no model at {MODELS} ({why}); {how}")
     return known[0]
-
-
-def pages_of(url: str, key: str) -> dict[str, dict[str, Any]]:
-    """What a server says of itself, by page, as far as it has them."""
-    found = dict[str, dict[str, Any]]()
-    for page in PAGES:
-        with suppress(Fault, ValueError, RecursionError):
-            said = json.loads(fetch(url, page, key), object_pairs_hook=_kept)
-            found |= {page: said} if isinstance(said, dict) else {}
-    return found
 
 
 def _kept(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

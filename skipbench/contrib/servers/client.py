@@ -6,6 +6,7 @@ It is the standard library's: an event of a stream costs it some 30 us, and noth
 import hashlib
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from skipbench.contrib.oracle.readers import mapping
-from skipbench.contrib.servers.told import acceptance
+from skipbench.contrib.servers.told import acceptance, predicted
 from skipbench.runs.record import Arm, Seconds
 from skipbench.runs.served import Served
 
@@ -26,16 +27,43 @@ LONGEST = 250  # characters of a fault
 PARTS = ("content", "reasoning_content", "reasoning")  # of a chat's message
 
 
+ABSENT = "no connection"
+LOADS = re.compile(
+    f"{ABSENT}|(status|error in the stream).*"
+    r"((is|still|currently|being) (load|warm|start|initiali)|loading model|not (yet )?ready)",
+    re.IGNORECASE,
+)
+AWAY = re.compile(f"{LOADS.pattern}|status 50[234]", re.IGNORECASE)
+PASSING = re.compile(
+    rf"{AWAY.pattern}|status (408|409|425|429|5\d\d)|stalled|stream cut|error in the stream"
+    "|no finish_reason",
+    re.IGNORECASE,
+)
+
+
 class Fault(Exception):
-    """What a server did wrong. `passing`: another try may go well; `absent`: nobody listens;
-    `wait_s`: what the server asks for before another try.
+    """What a server did wrong, in words that begin with its kind. `wait_s`: what the server asks
+    for before another try.
     """
 
-    def __init__(
-        self, what: str, passing: bool = False, absent: bool = False, wait_s: float = 0.0
-    ) -> None:
+    def __init__(self, what: str, wait_s: float = 0.0) -> None:
         super().__init__(what)
-        self.passing, self.absent, self.wait_s = passing or absent, absent, wait_s
+        self.wait_s = wait_s
+
+    @property
+    def loads(self) -> bool:
+        """Nobody listens, or the server says that it begins."""
+        return bool(LOADS.match(str(self)))
+
+    @property
+    def away(self) -> bool:
+        """It loads, or what stands before it finds it away or overloaded."""
+        return bool(AWAY.match(str(self)))
+
+    @property
+    def passing(self) -> bool:
+        """Another try may go well."""
+        return bool(PASSING.match(str(self)))
 
 
 @contextmanager
@@ -48,7 +76,7 @@ def connected(url: str, timeout_s: float, key: str) -> Iterator[http.client.HTTP
     try:
         connection.connect()
     except OSError as error:
-        raise Fault(f"no connection: {error.strerror or error}", absent=True) from error
+        raise Fault(f"{ABSENT}: {error.strerror or error}") from error
     try:
         yield connection
     except Fault as fault:  # a server may quote the key that it was sent
@@ -56,9 +84,9 @@ def connected(url: str, timeout_s: float, key: str) -> Iterator[http.client.HTTP
         fault.args = (words[:LONGEST],)
         raise
     except TimeoutError as error:
-        raise Fault(f"stalled for {timeout_s:g} s", passing=True) from error
+        raise Fault(f"stalled for {timeout_s:g} s") from error
     except (OSError, http.client.HTTPException) as error:
-        raise Fault("stream cut", passing=True) from error
+        raise Fault("stream cut") from error
     finally:
         connection.close()
 
@@ -74,10 +102,8 @@ def sent(
     response = connection.getresponse()
     if (status := response.status) != 200:
         asked = response.getheader("Retry-After", "")
-        passing = status in (408, 409, 425, 429) or status >= 500
         said = _message(response.read(MOST))
-        wait_s = float(asked) if asked.isdecimal() else 0.0
-        raise Fault(f"status {status}: {said}", passing, wait_s=wait_s)
+        raise Fault(f"status {status}: {said}", float(asked) if asked.isdecimal() else 0.0)
     return response
 
 
@@ -112,9 +138,9 @@ def events(response: Any, timeout_s: float) -> Iterator[tuple[float, dict[str, A
                     return
                 yield now, _event(text)
         if now - last > timeout_s:  # comments alone, which keep the connection alive
-            raise Fault(f"stalled for {timeout_s:g} s", passing=True)
+            raise Fault(f"stalled for {timeout_s:g} s")
     if rest:
-        raise Fault("stream cut", passing=True)
+        raise Fault("stream cut")
 
 
 def _event(text: bytes) -> dict[str, Any]:
@@ -126,7 +152,7 @@ def _event(text: bytes) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise Fault("an event that is no JSON object")
     if "error" in event:
-        raise Fault(f"error in the stream: {_message(text)}", passing=True)
+        raise Fault(f"error in the stream: {_message(text)}")
     return event
 
 
@@ -155,7 +181,8 @@ def read(
     for now, event in stream:
         usage, came = event.get("usage") or usage, False
         for choice in (one for one in event.get("choices") or [] if one.get("index", 0) == 0):
-            said = choice["delta"] if "messages" in body else {"content": choice.get("text")}
+            said = choice.get("delta") or {}  # the last one may have none
+            said = said if "messages" in body else {"content": choice.get("text")}
             for part in PARTS:
                 if text := said.get(part):
                     texts.setdefault(part, []).append(text + "")
@@ -166,9 +193,10 @@ def read(
         if not came or finish:
             told = acceptance(event) or told
     if not finish:
-        raise Fault("no finish_reason", passing=True)  # a proxy ends a stream that was cut
+        raise Fault("no finish_reason")  # a proxy ends a stream that was cut
     if not times:
-        raise Fault("empty answer")
+        thought = mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")
+        raise Fault("empty answer" + f": {thought} tokens of reasoning" * bool(thought))
     count = usage.get("completion_tokens") if usage else len(times)
     if type(count) is not int or not max(1, len(times) - SLACK) <= count <= body["max_tokens"]:
         most = f"{len(times)} events of at most {body['max_tokens']} tokens"
@@ -183,7 +211,7 @@ def read(
         apart=[part for part in texts if part != "content"],
         reason=finish + "",
         usage=usage,
-        told=told,
+        told=told or predicted(usage),
     )
     seconds = Seconds(times[0], 0.0, 0.0, 0.0, times[-1] - times[0])
     return Arm(ids, [], seconds, "length" if finish == "length" else "eos", served=served), whole[0]

@@ -95,15 +95,15 @@ def measured(
     settings |= {"concurrency": clients, "seed": seed, "timeout": asked.timeout}
     settings["servers"] = [[url, extra] for url, extra, _ in given]
     with opened(config.results, settings, config.fresh) as row:
-        servers = introduced(row, given, asked.names)
+        servers = introduced(row, given, asked.names, asked.timeout)
         keys = {name: key for name, (*_, key) in zip(servers, given, strict=True)}
         chat = "template" if node["chat"] == "auto" else str(node["chat"])
         load = Load(row, servers, keys, rows, clients, body, chat, seed, asked.timeout)
-        done, all_ = len(row_turns(row)) * len(servers), len(rows) * len(servers)
+        done = (len(row_turns(row)) - len(load.again)) * len(servers)
         command = ["bench", *asked.words, *asked.given]
         with (
             measuring(row, servers, rows, config.limit, asked.machine, command),
-            progress(f"{clients} in flight", all_, done) as advance,
+            progress(f"{clients} in flight", len(rows) * len(servers), done) as advance,
         ):
             load.measure(advance)
     return [row / name for name in servers]

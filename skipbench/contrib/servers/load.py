@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import count, islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from skipbench.contrib.servers.about import FIRST, Server
-from skipbench.contrib.servers.client import Fault, ask, fetch
+from skipbench.contrib.servers.about import FIRST, Server, pages_of, refuse_changes
+from skipbench.contrib.servers.client import ABSENT, PASSING, Fault, ask, fetch
 from skipbench.contrib.servers.told import counters, since
 from skipbench.data.chat import as_messages, as_text
 from skipbench.data.rows import Example
@@ -23,10 +23,11 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
 from skipbench.runs.record import VANILLA, Arm, Seconds, Texts, Turn
 from skipbench.runs.served import DraftCounts, Served
-from skipbench.runs.store import append_turn, read_texts, row_turns
+from skipbench.runs.store import append_turn, read_texts, replace_turn, row_turns
 
 TRIES = 3  # of a request whose fault may pass
-PAUSE_S = 0.5  # before the second try, and so much more before each later one
+PAUSE_S = 0.5  # before the second try, and so much more before each later one, up to:
+MOST_S = 5.0
 WARM = 2  # requests that do not count, before an arm's first turn with one client
 BLOCK = 2  # prompts of a turn per client, where there are several
 FAILED = Arm([], [], Seconds(0.0, 0.0, 0.0, 0.0, 0.0), "failed", lossless="failed")
@@ -71,7 +72,25 @@ class Load:
     seed: int
     timeout_s: float
     warm: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     telling: set[str] = field(default_factory=set)  # whose answers count verifications
+
+    @cached_property
+    def again(self) -> set[str]:
+        """Ids of stored turns to ask again: a server failed in a way that may pass, or at an
+        earlier turn of their conversations. None where a server is gone.
+        """
+        turns = row_turns(self.row)
+        failed = [t.id for t in turns for arm in t.arms.values() if PASSING.match(arm.error or "")]
+        found = {*failed}
+        for row in self.rows:
+            found |= {row.id} if row.after in found else set()
+        try:
+            for name in self.servers if found else ():
+                self._pages(name)
+        except Fault as fault:
+            found = set() if str(fault).startswith(ABSENT) else found
+        return found & {turn.id for turn in turns}
 
     def measure(self, advance: Callable[[str], None]) -> None:
         """Asks every arm the prompts without a turn. Later turns of a conversation go on after the
@@ -80,7 +99,8 @@ class Load:
         from skipbench.bench.turns import arm_order  # with torch, which takes seconds
 
         rows, (first, *others) = {row.id: row for row in self.rows}, self.servers
-        there, texts = {turn.id: turn for turn in row_turns(self.row)}, read_texts(self.row / first)
+        kept = [turn for turn in row_turns(self.row) if turn.id not in self.again]
+        there, texts = {turn.id: turn for turn in kept}, read_texts(self.row / first)
         sound = [turn for turn in there.values() if turn.arms[first].finish != "failed"]
         said = {turn.id: texts[turn.index].arms[first] for turn in sound if turn.index in texts}
         before, number, started = dict[str, list[Example]](), count(), time.time()
@@ -99,6 +119,9 @@ class Load:
                 said |= {job.row.id: job.text for job in jobs[first] if not job.error}
                 for turn in zip(*jobs.values(), strict=True):
                     self._store(dict(zip(jobs, turn, strict=True)), f"{started:.0f}/{at}")
+        for name in self.answered:  # one that began anew meanwhile may be another
+            with suppress(Fault):
+                refuse_changes(self.servers[name], self._pages(name))
 
     def _job(
         self, name: str, row: Example, before: Sequence[Example], said: Mapping[str, str]
@@ -135,8 +158,9 @@ class Load:
             groups=row.groups,
             question=block if self.clients > 1 else row.question,
         )
-        said = {name: one.text for name, one in jobs.items()}
-        append_turn(self.row, turn, Texts(index, row.id, prompt, row.reference, said, messages))
+        given = {name: one.text for name, one in jobs.items()}
+        texts = Texts(index, row.id, prompt, row.reference, given, messages)
+        (replace_turn if row.id in self.again else append_turn)(self.row, turn, texts)
 
     def _turn(self, name: str, jobs: Sequence[Job], advance: Callable[[str], None]) -> None:
         """A server's turn on a block."""
@@ -159,24 +183,34 @@ class Load:
             return None if name in self.telling else counters(fetch(*page))
         return None
 
+    def _pages(self, name: str) -> dict[str, dict[str, Any]]:
+        """What a server says of itself now. Raises Fault where nobody listens or it loads."""
+        server = self.servers[name]
+        return pages_of(server.url, server.extra.get("model"), self.keys[name])
+
     def _ask(self, name: str, job: Job) -> None:
         """Asks until there is an answer, or no other try can help. Raises SkipbenchError for a
-        server that stays away.
+        server that stays away, or that comes back as another one.
         """
         begun, wait_s, tries, faults = time.monotonic(), 0.0, 0, list[str]()
-        url, key = self.servers[name].url, self.keys[name]
+        url, key, away = self.servers[name].url, self.keys[name], False
         while not job.error:
             try:
+                if away:
+                    refuse_changes(self.servers[name], self._pages(name))
                 job.answer, job.text = ask(url, job.request, self.timeout_s, key)
+                self.answered.add(name)
                 break
             except Fault as fault:
                 faults += [text] if faults[-1:] != [text := str(fault)] else []
-                if fault.absent and time.monotonic() - begun > self.timeout_s:
+                away = fault.away
+                late = away and time.monotonic() - begun > self.timeout_s
+                if late and (fault.loads or name not in self.answered):
                     advice = "the same command goes on when it is back"
                     raise SkipbenchError(f"{url}: {text}; {advice}") from fault
-                tries += not fault.absent
-                job.error = "" if fault.passing and tries < TRIES else text
-                wait_s = min(fault.wait_s or wait_s + PAUSE_S, self.timeout_s)
+                tries += not away
+                job.error = "" if fault.passing and tries < TRIES and not late else text
+                wait_s = min(fault.wait_s or min(wait_s + PAUSE_S, MOST_S), self.timeout_s)
             time.sleep(0 if job.error else wait_s)
         if job.error:
             job.answer = replace(FAILED, error=job.error)

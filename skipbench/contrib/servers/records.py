@@ -77,8 +77,8 @@ def measuring(
         )
         write_json(path, to_builtins(origin))
 
-    def tell(state: str, error: str | None = None) -> None:
-        for letter in servers:
+    def tell(state: str, error: str | None = None, letters: Iterable[str] = servers) -> None:
+        for letter in letters:
             write_status(row / letter, replace(Status.now(state, error), limit=limit))
 
     tell("running")
@@ -89,6 +89,8 @@ def measuring(
         raise
     write_metrics(row / letter for letter in servers)
     tell("done")
+    silent = [letter for letter in servers if not read_run(row / letter).sound]
+    tell("failed", "it has answered no request", silent)
 
 
 def write_metrics(folders: Iterable[Path]) -> None:

@@ -45,6 +45,17 @@ def acceptance(event: Mapping[str, Any]) -> DraftCounts | None:
     return None
 
 
+def predicted(usage: Mapping[str, Any]) -> DraftCounts | None:
+    """By OpenAI's own fields of an answer's usage, which gateways keep where they drop others."""
+    details = mapping(usage.get("completion_tokens_details"))
+    counts: list[Any] = [
+        details.get(f"{what}_prediction_tokens") for what in ("accepted", "rejected")
+    ]
+    if any(type(n) is not int or n < 0 for n in counts) or not sum(counts):  # zeros: no drafts
+        return None
+    return DraftCounts(None, sum(counts), counts[0])
+
+
 def _blocks(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Where engines put such numbers."""
     yield mapping(mapping(event.get("metrics")).get("speculative_decoding"))  # vLLM, `serve`

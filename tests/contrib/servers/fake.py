@@ -46,6 +46,7 @@ class Fake(ThreadingHTTPServer):
         told: fields of the last event, such as an engine's metrics.
         models: that it names, each with `longest` tokens.
         drafts: their number, as it says of itself.
+        loads: requests that it refuses because it loads.
         asked: bodies that came.
         keys: path and `Authorization` of every request, None without one.
         do: answers.
@@ -57,7 +58,7 @@ class Fake(ThreadingHTTPServer):
         self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
         self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
         self.version, self.counters, self.key, self.models = "1", "", "", ["fake"]
-        self.longest, self.drafts = 2048, 3
+        self.longest, self.drafts, self.loads = 2048, 3, 0
         self.keys = list[tuple[str, str | None]]()
         self.do: Callable[[Any], None] = Handler.answer
         self.__dict__ |= given
@@ -102,6 +103,10 @@ class Handler(BaseHTTPRequestHandler):
     def _refused(self) -> bool:
         """Whether a request has another key than the server's; its answer quotes that."""
         given = self.headers.get("Authorization")
+        if self.server.loads:
+            self.server.loads, self.close_connection = self.server.loads - 1, True
+            self._send(503, b'{"error": {"message": "Loading model"}}')
+            return True
         self.server.keys.append((self.path, given))
         if wrong := (given or "Bearer ") != f"Bearer {self.server.key}":
             self._send(401, json.dumps({"error": {"message": f"no such key: {given}"}}).encode())
@@ -143,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
             "malformed": b'{"choices": [',
             "a list": b"[1]",
             "error": {"error": {"message": "out of memory"}},
-            "no delta": {"choices": [{"index": 0, "delta": None, "text": 5}]},
+            "no delta": {"choices": [{"index": 0, "delta": 5, "text": 5}]},
             "choices of text": {"choices": "text"},
         }
         for at, word in enumerate(words if what != "empty" else []):
@@ -161,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(self.server.token_s)
             piece = {"delta": {"content": word}} if chat else {"text": word}
             yield {"choices": [{"index": 0, **piece}]}
-        yield {"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": "length"}]}
+        yield {"choices": [{"index": 0, "delta": None, "finish_reason": "length"}]}
         wrong = {"too few": 1, "too many": 10**6, "no number": "many", "one more": len(words) + 1}
         usage = {"completion_tokens": wrong.get(what, len(words)), "prompt_tokens": 5}
         for _ in range({"no usage": 0, "usage twice": 2}.get(what, 1)):

@@ -13,7 +13,7 @@ from fake import FAULTS, SILENCE_S, fakes
 from msgspec.structs import replace
 
 from skipbench.cli.main import main
-from skipbench.contrib.servers import client, load
+from skipbench.contrib.servers import about, client, load
 from skipbench.contrib.servers.summary import summarised
 from skipbench.contrib.servers.table import bench_summary, remarks_on, sentence
 from skipbench.report.tables.formats import markdown
@@ -29,7 +29,8 @@ ODD = {"one more": "one server's usage is wrong", "no usage": "counted by events
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "PAUSE_S", 0.01)
+    for module in (about, load):
+        monkeypatch.setattr(module, "PAUSE_S", 0.01)
 
 
 def prompts(folder: Path, texts: Sequence[str]) -> list[str]:
@@ -128,6 +129,38 @@ def test_what_passes_is_asked_again_and_said(tmp_path: Path) -> None:
     assert all(r.served.faults for r in records if r.arm == "A")
     assert any("no connection" in text for r in records for text in r.served.faults)
     assert "timed at a later try" in table and "no connection" in table
+
+
+def test_what_failed_is_asked_again_by_the_same_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it may pass, as of a server that was overloaded. One that loads is waited for, one that
+    is another meanwhile is refused, and one that answers nothing is no success.
+    """
+    words = prompts(tmp_path, ["busy", "refused", "good"])
+    plan = {"busy": ["429"] * load.TRIES, "refused": ["400"]}
+    with fakes({}, {"plan": plan, "loads": 5}) as (a, b):
+        left = list[list[str]]()
+        for loads in (5, 9, 0):
+            b.loads = loads
+            records, table = bench(tmp_path, a.url, b.url, *words, "timeout=9")
+            left.append([r.prompt for r in records if r.of.error])
+        assert left == [["busy", "refused"], ["refused"], ["refused"]]
+        assert len(b.asked) == 2 + load.TRIES + 2 * load.WARM + 1 and "1 failed" in table
+        answered = b.do
+
+        def other(handler: Any) -> None:
+            b.drafts = 5
+            answered(handler)
+
+        b.do = other
+        with pytest.raises(SystemExit):
+            bench(tmp_path, a.url, b.url, *prompts(tmp_path, ["one"]), "fresh=true")
+        assert "drafts was 3 and is 5; fresh=true" in capsys.readouterr().err
+        b.plan = {"one": ["400"]}
+        with pytest.raises(SystemExit):
+            bench(tmp_path, a.url, b.url, *prompts(tmp_path, ["one"]), "fresh=true")
+        assert "B has answered no request" in capsys.readouterr().err
 
 
 def killed_after(turns: int) -> Callable[..., None]:

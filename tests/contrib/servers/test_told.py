@@ -6,7 +6,7 @@ import yaml
 from fake import fakes
 from test_servers import bench, lines_of, prompts
 
-from skipbench.contrib.servers.told import acceptance, counters, since
+from skipbench.contrib.servers.told import acceptance, counters, predicted, since
 from skipbench.runs.served import DraftCounts
 
 TOLD = yaml.safe_load(Path(__file__).with_name("told.yaml").read_text())
@@ -27,6 +27,9 @@ def test_acceptance_is_read_as_each_engine_tells_it() -> None:
     for case in TOLD:
         found = acceptance(case["event"])
         assert found == (DraftCounts(*case["told"]) if "told" in case else None), case
+    usage = {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 3}
+    assert predicted({"completion_tokens_details": usage}) == DraftCounts(None, 8, 5)
+    assert predicted({"completion_tokens_details": dict.fromkeys(usage, 0)}) is None
     assert counters(SGLANG) == DraftCounts(40, None, 60)
     assert counters("sglang:num_requests_total 3\n") is None
     assert since(DraftCounts(4, 8, 2), DraftCounts(9, 18, 5)) == DraftCounts(5, 10, 3)
