@@ -62,8 +62,8 @@ def encode_prompt(
     if (most := lm.max_positions - len(ids)) < max_new_tokens:
         advice = f"lower max_new_tokens to {most} or less" if most > 0 else "shorten the prompt"
         raise NoRoomError(
-            f"This model's maximum context length is {lm.max_positions} tokens; the prompt has "
-            f"{len(ids)}, which leaves no room for {max_new_tokens=}; {advice}"
+            f"the prompt has {len(ids)} tokens, which leaves no room for {max_new_tokens=}: this "
+            f"model's maximum context length is {lm.max_positions} tokens; {advice}"
         )
     lm.allocate(-(-(len(ids) + max_new_tokens + SCRATCH_ROWS) // STEP_ROWS) * STEP_ROWS)
     return ids
