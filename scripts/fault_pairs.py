@@ -2,11 +2,14 @@
 `python scripts/fault_pairs.py [FAULTS] [SEED]`.
 
 Two processes run one row, or submit one experiment, at about the same moment. One or both are
-killed or interrupted, have another name of the machine, or a clock that jumps; or squeue does not
-answer, or sbatch refuses. After every fault the records are readable, those that were there are
-there, none is twice, and Slurm has no cell twice. A process that ends by itself ends without a
-traceback; but for SIGKILL no temporary file and no held lock is left. Then the same command, alone,
-ends what is left.
+killed or interrupted, die within a line, have another name of the machine, or a clock that jumps;
+or the disk is full or read-only (a small tmpfs where mounting is allowed, else a limit on the size
+of files, which gives an error of the same calls), the last line of a file is torn, garbage or
+zeros, as a machine that lost its power may leave it, squeue does not answer, or sbatch refuses.
+After every fault the records are readable, those that were there are there and those of an
+undisturbed run, none is twice, tables tell no more, and Slurm has no cell twice. A process that
+ends by itself ends without a traceback; but for kills and full disks no temporary file and no held
+lock is left. Then the same command, alone, ends what is left.
 """
 
 import contextlib
@@ -25,7 +28,9 @@ from pathlib import Path
 
 from scripts.fault_processes import (
     TRACEBACK,
+    Disk,
     Prepare,
+    Records,
     arguments,
     leftovers,
     load_once,
@@ -36,11 +41,12 @@ from scripts.fault_processes import (
     wait,
 )
 
-RUN = ["method=swift,prompt-lookup", "dataset=mini-math", "limit=3", "dataset.max_new_tokens=8"]
-RUN += ["engine.warmup=0"]
+SAMPLES = 3
+RUN = ["method=swift,prompt-lookup", "dataset=mini-math", f"limit={SAMPLES}"]
+RUN += ["dataset.max_new_tokens=8", "engine.warmup=0"]
 SUBMIT = ["submit", "tiny", "method=uniform", "hardware=slurm-local"]
-KINDS = ("SIGKILL", "SIGINT", "SIGTERM", "renamed", "clock", "squeue", "sbatch")
-OF_SLURM = ("squeue", "sbatch")
+OF_SLURM, OF_FILES = ("squeue", "sbatch"), ("line", "full", "read-only", "tail")
+KINDS = ("SIGKILL", "SIGINT", "SIGTERM", "renamed", "clock", *OF_SLURM, *OF_FILES)
 SBATCH = """#!/bin/sh
 [ -e {0}/sbatch.fails ] && exit 1
 for script; do :; done
@@ -66,7 +72,36 @@ def prepared(kind: str, rng: random.Random) -> Prepare:
     def renamed() -> None:
         socket.gethostname = lambda: "renamed"
 
-    return {"renamed": renamed, "clock": clock}.get(kind, nothing)
+    left, part = rng.randrange(3 * SAMPLES), rng.choice((0.0, rng.random()))
+
+    def line() -> None:
+        """Dies at a line of a row: before it, or after a part of it."""
+        from skipbench.runs import store
+
+        real, lines = store.append_line, [left]
+
+        def append(path: Path, line: str) -> None:
+            if lines[0] == 0:
+                with open(path, "a") as file:
+                    file.write(line[: int(part * len(line))])
+                os.kill(os.getpid(), signal.SIGKILL)
+            lines[0] -= 1
+            real(path, line)
+
+        store.append_line = append
+
+    return {"renamed": renamed, "clock": clock, "line": line}.get(kind, nothing)
+
+
+def hurt_tail(results: Path, rng: random.Random, whole: Path) -> None:
+    """Damages the end of a row's turns or texts, as a crash may."""
+    for hurt in rng.sample(paths := sorted(results.glob("runs/*/t*s.jsonl")), min(1, len(paths))):
+        line = rng.choice((whole / hurt.relative_to(results)).read_bytes().splitlines())
+        torn, zeros = line[: rng.randrange(1, len(line))], bytes(rng.randrange(1, 5000))
+        garbage = rng.randbytes(rng.randrange(1, 300)).replace(b"\n", b" ")
+        escapes = b"\x1b[2J{not json " + rng.randbytes(40).hex().encode() + b"\n"
+        with hurt.open("ab") as file:
+            file.write(rng.choice((torn, zeros, garbage, escapes)))
 
 
 class Slurm:
@@ -127,7 +162,7 @@ def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual
     children = []
     for number in range(2):
         fault = prepared(kind, rng) if both or number == least else nothing
-        children.append(start(results, fault, words))
+        children.append(start(results, words, fault))
         time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
     codes: list[int | None] = [None, None]
     if kind.startswith("SIG"):
@@ -140,7 +175,24 @@ def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual
     codes = [wait(c) if code is None else code for c, code in zip(children, codes, strict=True)]
     assert TRACEBACK not in codes, f"{words[0]} ended in a traceback: {kind}"
     left = {*leftovers(results)} - {*before}
-    assert kind == "SIGKILL" or not left, (kind, left)
+    assert kind in ("SIGKILL", "line", "full") or not left, (kind, left)
+
+
+def check_tables(results: Path, now: Records) -> None:
+    """What runs and their tables tell is that of the records."""
+    from skipbench.report.tables.formats import markdown
+    from skipbench.report.tables.runs import row_table
+    from skipbench.runs.reading import run_folders
+    from skipbench.runs.run import read_run
+
+    for run in map(read_run, run_folders(results)):
+        own = {index for name, index in now if name == run.id}
+        assert own <= run.texts.keys(), "a text is lost"
+        assert not run.done or len(own) == SAMPLES, "done, but turns are missing"
+        if run.settings:
+            shown = f"{SAMPLES}/{SAMPLES}" in markdown(row_table([run], title="faults"))
+            assert shown == (run.metrics is not None), "the table is not of the records"
+            assert not shown or len(own) == SAMPLES, "a table of a part"
 
 
 def undisturbed(results: Path, path: str) -> float:
@@ -154,26 +206,30 @@ def undisturbed(results: Path, path: str) -> float:
         with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
             main()
     began = time.monotonic()
-    assert wait(start(results, words=RUN)) == 0 and len(slurm.cells()) == 4
+    assert wait(start(results, RUN)) == 0 and len(slurm.cells()) == 4
     return time.monotonic() - began
 
 
 def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
     """Plants the faults; raises AssertionError for what must not be."""
     rng, count, path = random.Random(seed), Counter[str](), os.environ["PATH"]
+    disk = Disk(folder / "disk")
     try:
         usual_s = undisturbed(folder / "whole", path)
         whole, number = records(folder / "whole"), 0
         while count.total() < faults:
             number += 1
-            results, slurm = folder / f"r{number}", Slurm(folder / f"slurm{number}")
+            results, slurm = disk.folder / f"r{number}", Slurm(folder / f"slurm{number}")
             os.environ["PATH"] = f"{slurm.folder}:{path}"
             for _ in range(rng.randrange(2, 6)):
                 kind = rng.choice(KINDS)
-                words = SUBMIT if kind in OF_SLURM or rng.random() < 0.4 else RUN
-                before = records(results)
+                submits = kind in OF_SLURM or (kind not in OF_FILES and rng.random() < 0.4)
+                words, before = SUBMIT if submits else RUN, records(results)
+                if kind == "tail":
+                    hurt_tail(results, rng, folder / "whole")
                 slurm.fail(kind, True)
-                strike(results, words, kind, rng, usual_s)
+                with disk.failing(kind, rng):
+                    strike(results, words, kind, rng, usual_s)
                 slurm.fail(kind, False)
                 settle(results, slurm)
                 count[f"{words[0].partition('=')[0]}: {kind}"] += 1
@@ -181,13 +237,15 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
                 assert before.keys() <= now.keys(), f"{kind}: lost"
                 assert all(now[key] == whole[key] for key in now), f"{kind}: changed"
                 assert len(set(cells)) == len(cells), f"{kind}: sent twice"
+                check_tables(results, now)
             for words in (RUN, SUBMIT):
-                assert wait(start(results, words=words)) == 0, f"{words[0]} does not go on"
+                assert wait(start(results, words)) == 0, f"{words[0]} does not go on"
             cells = slurm.cells()
             assert records(results) == whole and len(set(cells)) == len(cells) == 4, cells
             shutil.rmtree(results)
     finally:
         os.environ["PATH"] = path
+        disk.close()
     return count
 
 

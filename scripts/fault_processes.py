@@ -1,25 +1,24 @@
-"""What `fault_harness.py` and `fault_pairs.py` disturb: processes of skipbench, forked from one
-that has loaded torch, and what they leave.
+"""What `fault_pairs.py` disturbs: processes of skipbench, forked from one that has loaded torch,
+the disk that they write to, and what they leave.
 """
 
 import fcntl
 import os
+import random
+import resource
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 # no threads: this process forks
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-SAMPLES = 3
-METHODS = ("uniform", "swift", "prompt-lookup", "suffix", "asd")
-"""With and without a state that goes from prompt to prompt."""
-SETTINGS = ["dataset=mini-math", f"limit={SAMPLES}", "dataset.max_new_tokens=8", "engine.warmup=0"]
-WORDS = [f"method={','.join(METHODS)}", *SETTINGS]
 Records = dict[tuple[str, int], Any]
 """By run and prompt."""
 Prepare = Callable[[], None]
@@ -32,7 +31,7 @@ def nothing() -> None:
     """No fault."""
 
 
-def start(results: Path, prepare: Prepare = nothing, words: Sequence[str] = WORDS) -> int:
+def start(results: Path, words: Sequence[str], prepare: Prepare = nothing) -> int:
     """A run, or another command, in a process of its own, as the command line starts it; returns
     its process id.
     """
@@ -72,6 +71,38 @@ def wait(child: int, seconds: float | None = None) -> int | None:
         if end is not None and time.monotonic() > end:
             return None
         time.sleep(0.002)
+
+
+class Disk:
+    """The folder of results: on a small file system of its own where that is allowed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.mounted = self._mount("-t", "tmpfs", "-o", "size=64m", "tmpfs")
+
+    def _mount(self, *words: str) -> bool:
+        return subprocess.run(["mount", *words, self.folder], capture_output=True).returncode == 0
+
+    @contextmanager
+    def failing(self, kind: str, rng: random.Random) -> Iterator[None]:
+        """Full or read-only within the block, or, of another kind, as it is."""
+        found, limits = os.statvfs(self.folder), resource.getrlimit(resource.RLIMIT_FSIZE)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        size = max(4096, used + 4096 * rng.randrange(16))  # 0: no limit
+        options = {"full": f"size={size}", "read-only": "ro"}.get(kind)
+        if options and self.mounted:
+            self._mount("-o", f"remount,{options}")
+        elif options:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(200, 30_000), limits[1]))
+        yield
+        if options and self.mounted:
+            self._mount("-o", "remount,rw,size=64m")
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def close(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", "-l", self.folder], check=True)
 
 
 def records(results: Path) -> Records:
@@ -126,11 +157,11 @@ def load_once() -> None:
     from skipbench.models.load import load
     from skipbench.runs.source import method_sha256, package_sha256
 
-    for name in METHODS:
-        method_sha256(compose([*SETTINGS, f"method={name}"]).method)
+    for name in ("swift", "prompt-lookup"):
+        method_sha256(compose([f"method={name}"]).method)
     package_sha256("fused")
     torch.set_num_threads(1)
-    load(compose(SETTINGS).model.path)
+    load(compose([]).model.path)
     known_models()
 
 

@@ -365,20 +365,6 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     assert len(read_turns(folder)) == lines() >= 2
 
 
-@pytest.mark.slow
-def test_faults_in_short(tmp_path: Path) -> None:
-    """Kills and full disks; the script checks by itself that nothing is lost."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "fault_harness.py"), "5", "3"],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "5 faults in" in done.stdout
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_flock_is_one_error(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
