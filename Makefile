@@ -108,7 +108,7 @@ lock: $(READY) ## requirements.lock, every dependency with its hashes, and const
 		--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' --output-file requirements.lock
 	sed -nE 's/^([a-z][^ ]*==.*) \\$$/\1/p' requirements.lock >constraints.txt
 
-ATTACKS := contrib/cpu/test_kernel_fuzz.py lm/test_families.py decode/test_contract.py scoring/test_humaneval.py \
+ATTACKS := contrib/cpu/test_library.py lm/test_families.py decode/test_contract.py scoring/test_humaneval.py \
 	runs/test_bad_records.py project/test_malformed.py launch/test_two_processes.py contrib/serve/test_serve.py
 attack: $(READY) ## kernels under sanitizers, all families and methods, exact tests of sampling, generated programs, faults in pairs (an hour or more)
 	$(BIN)/python -m pytest -m slow $(addprefix tests/,$(ATTACKS))

@@ -141,7 +141,7 @@ class Slurm:
 
 def settle(results: Path, slurm: Slurm) -> None:
     """What a user does where a submission ended before sbatch had answered: looks which jobs there
-    are, a second later if need be, as sbatch may outlive the process that called it.
+    are, seconds later if need be, as sbatch may outlive the process that called it.
     """
     for path in results.glob("submit/*/jobs.jsonl"):
         if not (lines := path.read_text().splitlines()):
@@ -149,7 +149,7 @@ def settle(results: Path, slurm: Slurm) -> None:
         last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
         if not last["job"]:
             script = (path.parent / f"{len(starts) - 1}.sh").read_text()
-            until = time.monotonic() + 1
+            until = time.monotonic() + 5
             while script not in (taken := slurm.taken()) and time.monotonic() < until:
                 time.sleep(0.01)
             answer = [json.dumps(last | {"job": taken[script]})] if script in taken else []

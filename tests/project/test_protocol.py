@@ -1,4 +1,4 @@
-"""docs/protocol.md: its version, who names it, and its rule of what counts as replicated."""
+"""docs/protocol.md and who names it; what is read is data: it names no target to call."""
 
 import hashlib
 import io
@@ -10,6 +10,9 @@ import pandas
 import pytest
 from conftest import ROOT
 
+from skipbench.config.build import check_targets
+from skipbench.config.paths import private_folder
+from skipbench.errors import SkipbenchError
 from skipbench.report.tables.formats import write
 from skipbench.report.tables.paper import paper_table
 from skipbench.runs.provenance import PROTOCOLS
@@ -60,3 +63,23 @@ def test_the_rule_can_be_computed(
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     exec(compile(code, str(PAGE), "exec"), rule)
     assert rule["verdict"](str(tmp_path / "table.csv")) == wanted
+
+
+def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (place := tmp_path / "cache" / "native").mkdir(parents=True)
+    place.chmod(0o775)
+    assert private_folder(place).stat().st_mode & 0o777 == 0o700
+    assert private_folder(tmp_path / "new" / "native").parent.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(place)
+    with pytest.raises(PermissionError, match="no folder of this user's own"):
+        private_folder(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{"_target_": "os.system"}, {"a": [{"_target_": "pandas.read_pickle"}]}, {"b": "${oc.env:A}"},
+     {"stop": {"_target_": ["skipbench"]}}],
+)  # fmt: skip
+def test_a_target_that_no_file_names_is_refused(node: dict[str, object]) -> None:
+    with pytest.raises(SkipbenchError, match=r"_target_=|is an interpolation"):
+        check_targets({"_target_": "known", **node}, {"known"})

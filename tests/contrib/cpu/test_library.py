@@ -4,6 +4,8 @@ others; one that was replaced is not loaded.
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +14,14 @@ import pytest
 import torch
 from test_few_rows import BF16, kernel_or_skip
 
+from skipbench.config.paths import PACKAGE
+from skipbench.contrib.cpu import native
 from skipbench.contrib.cpu.elementwise import native_norm
 from skipbench.contrib.cpu.few_rows import few_rows_kernel, functions
 from skipbench.contrib.cpu.native import (
     AVX2,
+    BFLOAT16,
+    Source,
     UnavailableError,
     compiled,
     digest,
@@ -23,6 +29,7 @@ from skipbench.contrib.cpu.native import (
     library,
 )
 from skipbench.contrib.cpu.weights import CpuWeights
+from skipbench.runs.provenance import cpu_flags
 
 
 @pytest.fixture
@@ -101,3 +108,52 @@ def test_a_sealed_file_is_this_users_and_as_its_name_says(tmp_path: Path) -> Non
     sealed.chmod(0o700)
     sealed.write_bytes(b"c0de")
     assert not is_sealed(sealed)
+
+
+SECONDS = 30  # of CPU time
+SANITIZERS = "-O1 -g -shared -fPIC -fopenmp -fsanitize=address,undefined -fno-sanitize-recover=all"
+TYPED = ["rms_norm", "silu_times", "rotate", "attend", "multiply", "top_k", "two_best"]
+FLOAT32, HALF = ([f"{name}_{kind}" for name in TYPED] for kind in ("float32", "bfloat16"))
+KERNELS = {
+    "AVX2": (AVX2, ["run_sublayers", *FLOAT32, *HALF], AVX2.flags),
+    "int8": (AVX2, ["int8_avx2", "quantize_weight"], {"avx2"}),
+    "int8, AMX": (AVX2, ["int8_amx"], {"amx_tile", "amx_int8", "avx512_vnni"}),
+    "int8, AVX-512": (AVX2, ["int8_avx512"], {"avx512f", "avx512_vnni"}),
+    "bfloat16": (BFLOAT16, HALF, BFLOAT16.flags),
+    "bfloat16, AMX": (
+        BFLOAT16,
+        ["multiply_tiles", "mlp_tiles", "attend_tiles"],
+        {"amx_tile", "amx_bf16"},
+    ),
+}
+
+
+def build(source: Source, options: str, folder: Path) -> Path:
+    files = [str(Path(native.__file__).with_name(name)) for name in source.names]
+    words = [*options.split(), *source.options.split(), *files, "-o", str(folder / "k.so"), "-lm"]
+    subprocess.run(["gcc", *words], check=True, capture_output=True)
+    return folder / "k.so"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize("options", [native.OPTIONS, SANITIZERS], ids=["usual", "sanitizers"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_kernel_leaves_its_buffers_or_its_values(
+    name: str, options: str, tmp_path: Path
+) -> None:
+    source, kernels, flags = KERNELS[name]
+    if not flags <= cpu_flags():
+        pytest.skip(f"the processor has no {', '.join(sorted(flags - cpu_flags()))}")
+    library, environment = build(source, options, tmp_path), {**os.environ, "OMP_NUM_THREADS": "1"}
+    if options == SANITIZERS:
+        asked = ["gcc", "-print-file-name=libasan.so"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        environment |= {"LD_PRELOAD": found, "ASAN_OPTIONS": "detect_leaks=0"}
+    words = [library, ",".join(kernels), SECONDS, 0, tmp_path / "last"]
+    command, root = [sys.executable, "-m", "scripts.kernel_fuzz"], PACKAGE.parent
+    done = subprocess.run(
+        [*command, *map(str, words)], env=environment, cwd=root, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"case {(tmp_path / 'last').read_text()}: {done.stderr[-3000:]}"
+    assert int(done.stdout) > SECONDS / 10

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import random_model
-from test_examples import run_example
+from test_cli import run_example
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
