@@ -38,7 +38,7 @@ def load(
         dtype: float32, bfloat16 or float16; by default as the model's file in `conf/model` says,
             float32 for a folder or a hub id.
         device: cpu, cuda, cuda:N or auto; by default as the model's file says, cpu for others.
-        engine: fused, reference or cuda_graphs; by default fused.
+        engine: fused, reference or cuda_graphs; by default cuda_graphs on a GPU, fused on a CPU.
         threads: of torch on a CPU; by default 1.
         overrides: more settings, as on the command line: `["method.window=8"]`.
 

@@ -49,10 +49,10 @@ def opened(cells: Sequence[Cell], load: LoadModel = load_model) -> Iterator[list
     tokens = longest(rows, dataset.max_new_tokens, context) if context else None
     with working(f"loading {model.name}"):
         lm, tokenizer = load(model, config.engine, config.calibration_rows(), tokens)
-    say_replaced(config.engine.name, lm)
     begun = [read_run(cell.folder).provenance.started[:10] for cell in cells]
     pin_day(tokenizer, min(filter(None, begun), default=None))
     of_limit = {len(c.examples): prepare(lm, tokenizer, c.examples, dataset) for c in cells}
+    say_replaced(config.engine.name, lm)
     methods = [cell.config.method.factory()(layers=lm.layers) for cell in cells]
     for method in methods:
         method.import_libraries()

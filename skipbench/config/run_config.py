@@ -72,7 +72,9 @@ class MethodConfig(Settings, frozen=True, forbid_unknown_fields=False):
 
 class Engine(Settings, frozen=True):
     name: EngineName = "fused"
-    """Hugging Face's modules (`reference`), fewer, larger calls (`fused`), or captured ones."""
+    """Hugging Face's modules (`reference`), fewer, larger calls (`fused`), or captured ones; left
+    out, the last on a GPU, and `fused` on a CPU.
+    """
     threads: Positive = 1
     """CPU threads of torch. One thread gives the steadiest timings."""
     warmup: Natural = 2

@@ -50,6 +50,10 @@ class Engine:
     """True if a result is a buffer that the next sub-layer overwrites."""
     padded_rows: int = 0
     """Passes run at multiples of so many rows: no bit depends on their number. 0: they do not."""
+    strict: bool = False
+    """Verified rows have the bits that they have alone."""
+    lenient: bool = False
+    """Where that ends to hold after the load, a note says so, and no error is raised."""
     kernels: Sequence[str] = ("torch",)
     """What multiplies by its weights, for the record."""
 
@@ -65,6 +69,10 @@ class Engine:
     def notes(self) -> list[str]:
         """Lines on the parts that this machine lacks, their replacement, and its cost."""
         return self._notes
+
+    def verified_head(self, hidden: Tensor) -> Tensor:
+        """`head` of rows that are verified."""
+        return self.head(hidden)
 
     def identity(self) -> dict[str, str]:
         """What decides the bits of its arithmetic: fields of `Provenance`."""

@@ -62,7 +62,7 @@ class LM:
         self._modules = modules
         make = partial(make_engine, engine) if isinstance(engine, str) else engine
         self.engine: Engine = make(model, family, self.cache, strict=strict)
-        self.strict, self.prices = strict, Prices()
+        self.prices = Prices()
         self.price_file: Path | None = None  # keeps prices that rounds moved
         self.remarks: list[str] = []  # lines on how this model was made, for `notes`
         self.widened: dict[int, Tensor] | None = None  # `kept` of `float32_logits`
@@ -75,6 +75,11 @@ class LM:
                 self_test(self)
             if family.traced:
                 self.remarks.append(prove(self, family))
+
+    @property
+    def strict(self) -> bool:
+        """Verified rows have the bits of decoding alone."""
+        return self.engine.strict
 
     @property
     def sublayers(self) -> int:
@@ -112,9 +117,12 @@ class LM:
         """Token ids, on the host or already on the device, -> hidden states [T, D]."""
         return self.engine.embed(upload(torch.as_tensor(tokens), self.input_device))
 
-    def head(self, hidden: Tensor, plan: DraftPlan | None = None) -> Tensor:
-        """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's weights."""
-        return self._weights_of(plan).head(hidden.to(self.output_device))
+    def head(self, hidden: Tensor, plan: DraftPlan | None = None, verified: bool = False) -> Tensor:
+        """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's weights;
+        `verified`: of rows that have to have the bits of rows alone.
+        """
+        head = self.engine.verified_head if verified else self._weights_of(plan).head
+        return head(hidden.to(self.output_device))
 
     def _weights_of(self, plan: DraftPlan | None) -> Engine | Variant:
         return self.engine.variant(plan.variant) if plan and plan.variant else self.engine
@@ -196,7 +204,8 @@ class LM:
     ) -> Tensor:
         """Logits [T, V] of the rows of `token_rows`, which hold `tokens`."""
         hidden = self.run(self.embed(tokens), token_rows, plan, hidden_states=hidden_states)
-        return self.head(hidden, plan)
+        rows = token_rows if isinstance(token_rows, TokenRows) else token_rows.token_rows
+        return self.head(hidden, plan, rows.verifies)
 
     def score(
         self,
@@ -224,7 +233,8 @@ class LM:
         if hidden_states is not None:
             hidden_states += [torch.cat([row[s] for row in states]) for s in range(first)]
         hidden = torch.cat([row[first] for row in states])
-        return self.head(self.run(hidden, token_rows, first=first, hidden_states=hidden_states))
+        hidden = self.run(hidden, token_rows, first=first, hidden_states=hidden_states)
+        return self.head(hidden, verified=token_rows.verifies)
 
     def float32_logits(self, tokens: list[int], rows: int = 1) -> Tensor | None:
         """`float32.float32_logits` of this model."""

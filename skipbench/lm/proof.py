@@ -17,13 +17,13 @@ from skipbench.lm.rows import TokenRows
 from skipbench.lm.traced import TOKENS, Call, probe_tokens, recorded
 
 COMMITTED = 8  # tokens before the chain and the tree of `prove`
-PROBED = 100  # rows that are drawn
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 LOW_PRECISION = 0.05
 """Largest difference of two logits, as a share of the largest logit, by precision."""
 CONTEXTS = (24, 57, 250)
 """Committed tokens before the rows; rows after the last lie in two of the blocks of a kernel."""
 MOST_NODES = 16
+PROBED = sum(range(2, MOST_NODES + 1))  # rows: every number of them once
 
 
 @torch.inference_mode()
@@ -93,14 +93,16 @@ def compare_rows(
     The model may be strict or not. Its cache is overwritten, and grows to the longest context.
     """
     draw, words = random.Random(seed), int(lm.config.vocab_size)
-    compared, differing, first, gap = 0, 0, "", 0.0
+    compared, differing, first, gap, counts = 0, 0, "", 0.0, list[int]()
     contexts = [n for n in contexts if n + MOST_NODES <= lm.max_positions]
     lm.allocate(max(contexts) + MOST_NODES)
     for context in itertools.cycle(contexts):
         if compared >= rows:
             break
         lm.prefill([draw.randrange(words) for _ in range(context)])
-        for count in draw.sample(range(2, MOST_NODES + 1), 4):
+        for _ in range(5):
+            counts = counts or draw.sample(range(2, MOST_NODES + 1), MOST_NODES - 1)
+            count = counts.pop()
             tokens = [draw.randrange(words) for _ in range(count)]
             tree = draw.random() < 0.5
             parent = tuple(draw.randrange(-1, n) if n else -1 for n in range(count))

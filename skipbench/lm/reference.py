@@ -51,7 +51,7 @@ class ReferenceEngine(Engine):
                 other modules `MOST` at once.
         """
         super().__init__(model, cache, filter(None, [note]))
-        self._strict = strict
+        self.strict = strict
         self.modules, self.family = modules_of(model), family
         self._view = _LayerView(cache)
         config = text_config(model.config)
@@ -87,7 +87,7 @@ class ReferenceEngine(Engine):
             return self._added(hidden, out, modules.after)
 
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            if self._strict and metadata.rows > 1 and metadata.token_rows.verifies:
+            if self.strict and metadata.rows > 1 and metadata.token_rows.verifies:
                 # keys and values of a tree, which its rows take their ancestors' from
                 for at in range(0, metadata.rows if metadata.token_rows.parent else 0, MOST):
                     positions = metadata.token_rows.positions[at : at + MOST]
@@ -110,7 +110,7 @@ class ReferenceEngine(Engine):
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
             handed, self._handed = self._handed, None
             read = handed[0] if handed is not None and hidden is handed[1] else hidden
-            if self._strict and metadata.token_rows.verifies:
+            if self.strict and metadata.token_rows.verifies:
                 return torch.cat([*map(added, torch.split(hidden, MOST), torch.split(read, MOST))])
             return added(hidden, read)
 
@@ -132,7 +132,7 @@ class ReferenceEngine(Engine):
         return rows if self.modules.embedding_scale == 1.0 else rows * self.modules.embedding_scale
 
     def head(self, hidden: Tensor) -> Tensor:
-        parts = torch.split(hidden, MOST) if self._strict else [hidden]
+        parts = torch.split(hidden, MOST) if self.strict else [hidden]
         logits = [self.modules.head(self.modules.norm(part[None]))[0] for part in parts]
         return scaled_logits(self.modules, logits[0] if len(parts) == 1 else torch.cat(logits))
 

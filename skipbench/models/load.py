@@ -18,6 +18,7 @@ from skipbench.models.checks import check_form, check_tokenizer, explained, fold
 from skipbench.models.outline import read_config, read_tokenizer
 from skipbench.models.random_weights import planted_model
 
+PROVEN = 256  # cache rows over which the kernels of graphs are proven at load
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -28,14 +29,19 @@ def make_lm(model: Any, engine: str, strict: bool | None) -> LM:
     Raises SkipbenchError as `LM`.
     """
     cheap = engine == {"cpu": "fused", "cuda": "cuda_graphs"}.get(model.device.type)
-    if strict is not None or model.dtype == torch.float32 or not cheap:
-        return LM(model, engine, bool(strict))
-    try:
-        return LM(model, engine, True)
-    except NotStrictError as error:
-        reason = str(error)  # not the error, whose traceback holds the first LM's weights
-    lm = LM(model, engine, False)
-    lm.remarks.append(f"not strict, which is the default of this model: {reason}")
+    reason = ""
+    if strict is None and model.dtype != torch.float32 and cheap:
+        try:
+            lm = LM(model, engine, True)
+            lm.engine.lenient = True
+            return lm
+        except NotStrictError as error:
+            reason = str(error)  # not the error, whose traceback holds the first LM's weights
+    lm = LM(model, engine, bool(strict))
+    if reason:
+        lm.remarks.append(f"not strict, which is the default of this model: {reason}")
+    if lm.engine.name == "cuda_graphs":
+        lm.allocate(PROVEN)
     return lm
 
 

@@ -25,6 +25,11 @@ def split_size(dtype: torch.dtype, d: int) -> int:
     return 128 >> ((dtype.itemsize == 4) + (d > 128))
 
 
+def partial_bytes(size: int, heads: int, d: int, dtype: torch.dtype) -> int:
+    """Of what `attend_splits` makes of MAX_ROWS rows over `size` positions before it is joined."""
+    return -(-size // split_size(dtype, d)) * MAX_ROWS * heads * (d + 1) * 4
+
+
 def warps(dtype: torch.dtype) -> int:
     """Warps of a program of `attend_splits`."""
     return 8 if dtype.itemsize == 4 else 4

@@ -3,6 +3,7 @@ executed while it is captured; lengths and positions come from buffers too, or t
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class EagerCapture:
         return work
 
     def free_bytes(self) -> int:
-        """Memory of the device that is free; 0 where captures take none."""
+        """Memory of the device that is free when its work is done; 0 where captures take none."""
         return 0
 
 
@@ -48,6 +49,10 @@ class CudaGraphCapture(EagerCapture):
         self.pool, self.stream = cuda.graph_pool_handle(), cuda.Stream(device)
 
     def capture(self, work: Work) -> Replay:
+        """As torch's own `graph`, which waits for the device and empties the allocator each time:
+        here `free_bytes` does, around all captures of a key.
+        """
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self.device):
             now = torch.cuda.current_stream()
             self.stream.wait_stream(now)
@@ -56,16 +61,20 @@ class CudaGraphCapture(EagerCapture):
                     # libraries allocate and choose their kernels at the first call, which no
                     # capture may contain
                     work()
+                    graph.capture_begin(pool=self.pool)
+                    try:
+                        work()
+                    except BaseException:
+                        with suppress(RuntimeError):  # the first error says more
+                            graph.capture_end()
+                        raise
+                    graph.capture_end()
             finally:
                 now.wait_stream(self.stream)
-            graph = torch.cuda.CUDAGraph()
-            try:
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                    work()
-            finally:
-                torch.cuda.set_stream(now)  # a capture that fails would leave its own stream behind
         return graph.replay
 
     def free_bytes(self) -> int:
-        torch.cuda.empty_cache()  # as before every capture
-        return torch.cuda.mem_get_info(self.device)[0]
+        with torch.cuda.device(self.device):
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return torch.cuda.mem_get_info()[0]

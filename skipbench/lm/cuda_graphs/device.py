@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from skipbench.errors import NotStrictError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.attention import MAX_ROWS
 from skipbench.lm.cuda_graphs.buffers import ROW_STEPS, GraphBuffers, bucket, row_step
@@ -53,7 +52,9 @@ class Captured:
     Attributes:
         buffers: of the row count, shared by all its keys, as `prepare` is.
         prepare: makes tables and paths of the rows that are loaded.
-        sublayers: by number; an MLP's graph is shared by all buckets.
+        works: of the sub-layers, by number.
+        sublayers: their replays, none before the first pass that needs one; an MLP's is shared by
+            all buckets.
         whole: several sub-layers behind their preparation in one graph, by their numbers: all, and
             sets that are used often; the one used last at the end.
         uses: of sets without a graph.
@@ -62,7 +63,8 @@ class Captured:
     key: Key
     buffers: GraphBuffers
     prepare: Graph
-    sublayers: dict[int, Graph]
+    works: dict[int, Work]
+    sublayers: dict[int, Replay] = field(default_factory=dict)
     whole: dict[tuple[int, ...], Replay] = field(default_factory=dict)
     uses: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
@@ -74,14 +76,22 @@ class DeviceGraphs:
         blocks: sub-layers by variant of the weights and number.
         rope: the rotary tables of all positions.
         most: keys of `table`, at most.
+        refuse: is told why a row gets other bits than alone, where the engine is strict.
         lacked: the graphs for which memory did not suffice last; empty if it always did.
         graphs, seconds: what was captured so far, and the time that took with the work around it.
     """
 
     rope: tuple[Tensor, Tensor]
 
-    def __init__(self, config: Any, cache: KVCache, capture: EagerCapture, strict: bool) -> None:
-        self.cache, self.capture, self.strict = cache, capture, strict
+    def __init__(
+        self,
+        config: Any,
+        cache: KVCache,
+        capture: EagerCapture,
+        strict: bool,
+        refuse: Callable[[str], None],
+    ) -> None:
+        self.cache, self.capture, self.strict, self.refuse = cache, capture, strict, refuse
         self.hidden = int(config.hidden_size)
         self._all = tuple(range(2 * int(config.num_hidden_layers)))
         self.most = max(2 * len(ROW_STEPS), MOST_GRAPHS // len(self._all))
@@ -102,21 +112,18 @@ class DeviceGraphs:
 
     def sublayer(self, s: int, variant: str, eager: Sublayer) -> Sublayer:
         def run(hidden: Tensor, metadata: AttentionMetadata) -> Tensor:
-            held = self.load(metadata, variant)
+            held, why = self.load(metadata, variant), ""
             # More alternatives than a pass has rows go through an MLP together.
-            if held is None or len(hidden) != metadata.rows:
-                if metadata.token_rows.verifies:
-                    self._refuse(f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most")
-                return eager(hidden, metadata)
-            return self._replayed(held.sublayers[s].replay, hidden)
+            if held is not None and len(hidden) == metadata.rows:
+                if replay := self._sublayers(held).get(s):
+                    self.load(metadata, variant)  # again, where a capture used the buffers
+                    return self._replayed(replay, hidden)
+                why = self._lack(held.key)
+            if metadata.token_rows.verifies:
+                self.refuse(why or f"a pass verifies {metadata.rows} rows, of {MAX_ROWS} at most")
+            return eager(hidden, metadata)
 
         return run
-
-    def _refuse(self, why: str) -> None:
-        """Without graphs a row gets other bits: raises NotStrictError where that is not allowed."""
-        if self.strict:
-            instead = "use engine.strict=false, or smaller drafts or texts"
-            raise NotStrictError(f"engine.strict=true cannot be kept: {why}; {instead}")
 
     def at_once(self, hidden: Tensor, metadata: AttentionMetadata, chosen: Chosen) -> Tensor | None:
         """These sub-layers in one replay; `None` where they have no graph of their own."""
@@ -157,7 +164,7 @@ class DeviceGraphs:
             held.buffers.load(metadata.token_rows)
             self._out = held.buffers.view(metadata.rows)
         elif key is not None:
-            self._refuse(self.lacked)
+            self.refuse(self.lacked)
         self._metadata, self._variant, self._prepared = metadata, variant, False
         return held
 
@@ -173,13 +180,25 @@ class DeviceGraphs:
         """The graphs of a key, captured where they are not there; `None` where memory is full."""
         held = self.table.pop(key, None) or self._within_memory(lambda: self._capture(key))
         if held is None:
-            graphs = f"graphs of {key.rows} rows over {key.size} cache rows"
-            self.lacked = f"{self.capture.device} has no memory left for {graphs}"
+            self._lack(key)
             return None
         self.table[key] = held
         if len(self.table) > self.most:
             del self.table[next(iter(self.table))]
         return held
+
+    def _lack(self, key: Key) -> str:
+        graphs = f"graphs of {key.rows} rows over {key.size} cache rows"
+        self.lacked = f"{self.capture.device} has no memory left for {graphs}"
+        return self.lacked
+
+    def _sublayers(self, held: Captured) -> dict[int, Replay]:
+        """The graphs of single sub-layers, captured together at their first use: a search over skip
+        sets would else meet captures in its timings. Empty where memory is full.
+        """
+        if not held.sublayers:
+            self._within_memory(lambda: self._capture_sublayers(held))
+        return held.sublayers
 
     def _whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay | None:
         """The graph of several sub-layers, captured at their `USES`-th use; `None` before."""
@@ -217,6 +236,7 @@ class DeviceGraphs:
                 for key in others[: len(others) // 2 + 1]:
                     del self.table[key]
                 self._full = not others
+                self.capture.free_bytes()  # empties the allocator again
             return None
         finally:
             self.bytes += free - self.capture.free_bytes()
@@ -228,39 +248,48 @@ class DeviceGraphs:
         `start` to `end`; what was used last comes first, and what does not fit is left out.
         """
         total, wanted = len(self.cache.rows[0]), list[Key]()
-        sets = dict[Key, set[tuple[int, ...]]]()
+        sets, singles = dict[Key, set[tuple[int, ...]]](), set[Key]()
         for key, held in reversed(self.table.items()):
             sets.setdefault(key._replace(size=0), set()).update(held.whole)
+            singles |= {key._replace(size=0)} if held.sublayers else set()
         for kind in sets:
             ends = range(start + kind.rows, min(end + kind.rows, total) + 1)
             wanted += [kind._replace(size=s) for s in dict.fromkeys(bucket(n, total) for n in ends)]
         for key in wanted[: self.most]:
             if (ahead := self._found(key)) is None:
                 return
+            if key._replace(size=0) in singles:
+                self._sublayers(ahead)
             for numbers in sets[key._replace(size=0)] - ahead.whole.keys():
                 if len(ahead.whole) < SETS:
                     ahead.uses[numbers] = USES
                     self._whole(ahead, numbers)
 
     def _capture(self, key: Key) -> Captured:
-        newest = [*reversed(self.table.values())]
+        newest = reversed(self.table.values())
         of_rows = next((held for held in newest if held.key.rows == key.rows), None)
-        alike = next((held for held in newest if held.key._replace(size=key.size) == key), None)
         sizes = key.rows, self.hidden, self.cache.head_dim, self.cache.dtype, self.capture.device
         buffers = of_rows.buffers if of_rows else GraphBuffers(*sizes)
+        blocks = self.blocks[key.variant].items()
         with self._recording(buffers, key.size):
             make_inputs = buffers.input_preparation(*self.rope)
             prepare = of_rows.prepare if of_rows else self._record(make_inputs)
-            prepare.replay()
-            held = Captured(key, buffers, prepare, {})
-            for s, block in self.blocks[key.variant].items():
-                if alike and isinstance(block, Mlp):
-                    held.sublayers[s] = alike.sublayers[s]
-                else:
-                    held.sublayers[s] = self._record(block.work(buffers, key.size, key.own))
-            if len(held.sublayers) == len(self._all):  # no graph spans two devices
+            works = {s: block.work(buffers, key.size, key.own) for s, block in blocks}
+            held = Captured(key, buffers, prepare, works)
+            if len(works) == len(self._all):  # no graph spans two devices
                 held.whole[self._all] = self._record_whole(held, self._all)
         return held
+
+    def _capture_sublayers(self, held: Captured) -> None:
+        key, blocks = held.key, self.blocks[held.key.variant]
+        of_mlps = dict[int, Replay]()
+        for other in self.table.values():
+            if other.key._replace(size=key.size) == key:
+                of_mlps |= {s: r for s, r in other.sublayers.items() if isinstance(blocks[s], Mlp)}
+        with self._recording(held.buffers, key.size):
+            held.prepare.replay()
+            made = {s: of_mlps.get(s) or self._record(w).replay for s, w in held.works.items()}
+        held.sublayers.update(made)
 
     def _capture_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
         with self._recording(held.buffers, held.key.size):
@@ -284,7 +313,7 @@ class DeviceGraphs:
             self._metadata = None
 
     def _record_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
-        works = [held.prepare.work, *(held.sublayers[s].work for s in numbers)]
+        works = [held.prepare.work, *(held.works[s] for s in numbers)]
 
         def run_all() -> None:
             for work in works:

@@ -20,10 +20,10 @@ from torch import Tensor
 from skipbench.errors import NotStrictError
 from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs import on_cpu as on_cpu  # registers
-from skipbench.lm.cuda_graphs.attention import MAX_ROWS
+from skipbench.lm.cuda_graphs.attention import MAX_ROWS, partial_bytes
 from skipbench.lm.cuda_graphs.capture import CudaGraphCapture, EagerCapture
 from skipbench.lm.cuda_graphs.device import DeviceGraphs
-from skipbench.lm.cuda_graphs.ops import at_hand
+from skipbench.lm.cuda_graphs.ops import at_hand, differs
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp, Normed
 from skipbench.lm.engine import CapturedGraphs, Chosen, Engine, States, Sublayer
@@ -35,7 +35,7 @@ from skipbench.lm.metadata import AttentionMetadata, RotaryCache
 from skipbench.lm.rows import TokenRows
 
 DRAWS, SMALL = 11, 2.0**-10  # draws of the self-test, and the size of their states
-MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside weights and cache
+MIN_FREE_BYTES = 512 << 20  # for graphs of a few row counts, beside the parts of long texts
 SHORT_PROMPT = 2 * MAX_ROWS  # tokens: in passes that replay graphs; launches bound such a prompt
 FALLBACK_NOTE = (
     "the tokens are the same, but every kernel is launched by itself, which bounds "
@@ -59,10 +59,6 @@ def unsupported_reason(model: Any) -> str | None:
     for device in devices:
         if not at_hand(device):
             return "Triton is not installed"
-        free, _ = torch.cuda.mem_get_info(device)
-        if free < MIN_FREE_BYTES:
-            needed = f"{MIN_FREE_BYTES >> 20} MiB is what graphs may need"
-            return f"{free >> 20} MiB are free on {device}, {needed}"
     return None
 
 
@@ -99,7 +95,7 @@ class CudaGraphsEngine(Engine):
                 Triton.
         """
         super().__init__(model, cache)
-        self.strict, self._layers = strict, modules_of(model).layers
+        self.strict, self._layers, self._loose = strict, modules_of(model).layers, ""
         self.fused = fused_engine(model, family, cache)
         if capture is EagerCapture:
             self.fused.add_note("engine=cuda_graphs: its work is called, no graph is captured")
@@ -107,7 +103,7 @@ class CudaGraphsEngine(Engine):
         self._head = Normed(modules_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.graphs = {
-            device: DeviceGraphs(model.config, cache, capture(device), strict)
+            device: DeviceGraphs(model.config, cache, capture(device), strict, self.refuse)
             for device in dict.fromkeys(cache.devices)
         }
         self._variants: dict[str, GraphVariant] = {}
@@ -127,8 +123,17 @@ class CudaGraphsEngine(Engine):
         return made
 
     def head(self, hidden: Tensor) -> Tensor:
-        own = self.strict or len(hidden) <= ROWS
-        return self._head(hidden, True) if own else self.fused.head(hidden)
+        return self._head(hidden, True) if len(hidden) <= ROWS else self.fused.head(hidden)
+
+    def verified_head(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden, True) if self.strict else self.head(hidden)
+
+    def refuse(self, why: str) -> None:
+        """Raises NotStrictError, as a row gets other bits than alone where that is not allowed."""
+        if self.strict and not self.lenient:
+            instead = "use engine.strict=false, or smaller drafts or texts"
+            raise NotStrictError(f"engine.strict=true cannot be kept: {why}; {instead}")
+        self._loose = self._loose or why * self.strict
 
     def fast(self, variant: str) -> bool:
         return self.fused.fast(variant)
@@ -166,7 +171,9 @@ class CudaGraphsEngine(Engine):
     def notes(self) -> list[str]:
         lacked = [graphs.lacked for graphs in self.graphs.values() if graphs.lacked]
         then = f"; the rest of that text ran as engine=fused: {FALLBACK_NOTE}"
-        return [*self.fused.notes(), *(f"engine=cuda_graphs: {why}{then}" for why in lacked)]
+        loose = [f"not all texts were strict, the default of this model: {self._loose}"]
+        told = [f"engine=cuda_graphs: {why}{then}" for why in lacked] + loose * bool(self._loose)
+        return [*self.fused.notes(), *told]
 
     def release(self) -> None:
         for graphs in self.graphs.values():
@@ -175,15 +182,21 @@ class CudaGraphsEngine(Engine):
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         for device, graphs in self.graphs.items():
             graphs.rope = rotary[device].rope
-        reason = self.self_test(rotary)
-        if reason is None:
+        if (reason := self.short_of() or self.self_test(rotary)) is None:
             return self
-        if self.strict:
-            raise NotStrictError(
-                f"engine.strict=true cannot be kept by engine=cuda_graphs: {reason}; use "
-                "engine=fused, or engine.strict=false"
-            )
+        self.refuse(f"engine=cuda_graphs: {reason}")
         return replaced(self.fused, reason)
+
+    def short_of(self) -> str | None:
+        """The reason why a device has no memory for graphs; `None` if each has."""
+        size, (_, _, d) = self.cache.capacity, self.cache.rows[0].shape
+        for device, graphs in self.graphs.items():
+            heads = max(b.heads for b in graphs.blocks[""].values() if isinstance(b, Attention))
+            needed = MIN_FREE_BYTES + partial_bytes(size, heads, d, self.cache.dtype)
+            if 0 < (free := graphs.capture.free_bytes()) < needed:
+                needs = f"graphs may need {needed >> 20} MiB"
+                return f"{free >> 20} MiB are free on {device}, and {needs}"
+        return None
 
     @torch.inference_mode()
     def self_test(self, tables: dict[torch.device, RotaryCache]) -> str | None:
@@ -194,6 +207,10 @@ class CudaGraphsEngine(Engine):
         if at == 0:
             return None
         try:
+            state = torch.randn(1, self.fused.embedding.shape[1]) * SMALL
+            state = state.to(self.output_device, self.cache.dtype)
+            if differs(self.head(state).float(), self.fused.head(state).float()):
+                return "the head does not give what the fused engine gives"
             for device, graphs in self.graphs.items():
                 metadata = AttentionMetadata(TokenRows.chain(at, 1), tables[device])
                 for s in list(graphs.blocks[""])[:2]:
