@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import msgspec
@@ -165,12 +166,17 @@ class Server:
 
     async def _models(self, request: Request) -> Response:
         self._check_key(request)
+        config = self._model.config
+        settings = {k: v for k, v in config.method.node.items() if k not in ("_target_", "name")}
+        settings |= {"engine": config.engine.name, "dtype": config.model.dtype}
         one = {
             "id": self.name,
             "object": "model",
             "created": self._created,
             "owned_by": "skipbench",
             "method": self._model.method.name,
+            "settings": settings,
+            "version": version("skipbench"),
             "max_model_len": self._model.lm.max_positions,
         }
         if name := request.path_params.get("name"):

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -11,10 +12,10 @@ import msgspec
 import yaml
 
 from skipbench.console import say
-from skipbench.contrib.oracle.readers import mapping
 from skipbench.contrib.servers.client import Fault, fetch
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
+from skipbench.runs.provenance import leaves
 from skipbench.runs.reading import read_yaml
 from skipbench.runs.store import CONFIG, OF_ARM
 
@@ -24,6 +25,8 @@ MODELS = "/v1/models"
 PAGES = {"/version": "version", "/props": "build_info", "/get_server_info": "version"}
 """What servers say of themselves, and the field that has their version: vLLM and TensorRT-LLM;
 llama.cpp; SGLang."""
+VERSIONS = {MODELS: "version", **PAGES}  # `serve` has it beside the model
+SETTINGS = re.compile("spec|draft|settings")  # parts of a field's path
 LEFT_OUT = re.compile(
     r"^(created|permission|status|internal_states|max_total_num_tokens|id_task|next_token"
     r"|is_\w+ing|(\w+_)?(at|date|load|pid|port|seed|time|timestamp|uptime\w*|usage|uuid)"
@@ -34,6 +37,7 @@ LEFT_OUT = re.compile(
 )  # of these pages: what varies with time or from start to start, and what nobody else may know
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 """Engines by the owner that they name for their models; others stand as they are."""
+SHORT, UNSET = re.compile(r"^.*(settings|params)\."), ("None", "", "[]")
 SHOWN = 3  # fields that a message names
 PAUSE_S = 0.5  # before a server that does not answer is asked again
 Pages = Mapping[str, Mapping[str, Any]]
@@ -89,6 +93,23 @@ def introduced(
     return found
 
 
+def settings_of(servers: Mapping[str, Server]) -> dict[str, str]:
+    """By arm, settings that its server tells and that not all servers have alike."""
+    told = {
+        arm: dict(chain.from_iterable(map(leaves, server.pages.values())))
+        for arm, server in servers.items()
+    }
+    keys = [key for key in dict.fromkeys(chain(*told.values())) if SETTINGS.search(key)]
+    unlike = [key for key in keys if len({str(of.get(key)) for of in told.values()}) > 1]
+    found = dict[str, str]()
+    for arm, of in told.items():
+        known = [
+            f"{SHORT.sub('', key)}={of[key]}" for key in unlike if str(of.get(key)) not in UNSET
+        ]
+        found[arm] = ", ".join(known[: 2 * SHOWN])
+    return found
+
+
 def refuse_changes(server: Server, now: Pages) -> None:
     """Raises SkipbenchError where fields differ on pages that are known both times."""
     was = json.loads(json.dumps(server.pages), object_pairs_hook=_kept)  # records may be older
@@ -119,10 +140,10 @@ def _server(
             told = True
         time.sleep(PAUSE_S)
     model = pages[MODELS]
-    owner, own = str(model.get("owned_by") or "server"), mapping(model.get("meta"))
-    versions = (of.get(PAGES.get(page, "")) for page, of in [*pages.items(), ("/version", own)])
+    owner = str(model.get("owned_by") or "server")
+    versions = (of.get(VERSIONS[page]) for page, of in pages.items())
     version = next((str(one) for one in versions if one), "")
-    words = OWNERS.get(owner, owner), version, str(own.get("method") or "")
+    words = OWNERS.get(owner, owner), version, str(model.get("method") or "")
     engine = " ".join(filter(None, words))
     return Server(name="", url=url, model=model["id"], engine=engine, extra=extra, pages=pages)
 

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from msgspec import convert
 
-from skipbench.contrib.servers.about import FIRST, Server
+from skipbench.contrib.servers.about import FIRST, Server, settings_of
 from skipbench.contrib.servers.summary import judged
 from skipbench.metrics.acceptance import over
 from skipbench.metrics.interval import FEWEST
@@ -35,7 +35,10 @@ def bench_summary(
         notes: further remarks.
     """
     servers = {run.arm: convert(run.settings[OF_ARM], Server) for run in runs}
-    remarks = [f"{arm}: {server}." for arm, server in servers.items()]
+    told = settings_of(servers)
+    remarks = [
+        f"{arm}: {server}{told[arm] and f'; {told[arm]}'}." for arm, server in servers.items()
+    ]
     for clients, row in groupby(runs, lambda run: run.setting("concurrency")):
         remarks += [f"{clients} in flight, {text}." for text in remarks_on([*row], bounds)]
     return Summary(name, "", runs, KEYS, [*remarks, *notes, RULES])
@@ -55,6 +58,7 @@ def remarks_on(row: Sequence[Run], bounds: Mapping[str, float] = {}) -> Iterator
     yield f"output tok/s: {', '.join(rates)}"
     if bounds:
         yield f"goodput, requests/s: {', '.join(good)}"
+    room = "answers are reasoning alone; a larger dataset.max_new_tokens= leaves room for a text"
     usage = f"the text of {FIRST} and another number of tokens: one server's usage is wrong"
     for run in row:
         lost = Counter(error for turn in run.turns if (error := turn.arms[run.arm].error))
@@ -64,10 +68,12 @@ def remarks_on(row: Sequence[Run], bounds: Mapping[str, float] = {}) -> Iterator
         passed = Counter(text for _, served in answered for text in served.faults)
         odd = [turn.id for turn in run.sound if miscounted(turn, run.arm)]
         bare = [name for name, served in answered if not served.usage]
+        mute = [turn.id for turn in run.sound if reasoned(run, turn)]
         for what, found in (
             (f"{lost.total()} failed", [f"{n} {text}" for text, n in lost.items()]),
             ("timed at a later try, after", [f"{n} {text}" for text, n in passed.items()]),
             (f"{len(odd)} answers have {usage}, speedups are of their seconds", odd[:SHOWN]),
+            (f"{len(mute)} {room}", mute[:SHOWN]),
             (f"{len(bare)} answers without usage, tokens are counted by events", bare[:SHOWN]),
         ):
             if found:
@@ -85,6 +91,12 @@ def within(arm: Arm, bounds: Mapping[str, float]) -> bool:
     seconds = arm.seconds
     took = {"ttft": seconds.prefill, "tpot": arm.s_per_token or 0.0, "e2el": seconds.total}
     return all(took[name] <= bound for name, bound in bounds.items())
+
+
+def reasoned(run: Run, turn: Turn) -> bool:
+    """Whether an answer has no text beside its reasoning, as far as texts are there."""
+    texts, served = run.texts.get(turn.index), turn.arms[run.arm].served
+    return bool(texts and served and served.apart and not texts.arms[run.arm].strip())
 
 
 def miscounted(turn: Turn, arm: str) -> bool:

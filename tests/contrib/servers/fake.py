@@ -164,7 +164,8 @@ class Handler(BaseHTTPRequestHandler):
                     yield from [TORN] * (what == "cuts an event")
                     return
             time.sleep(self.server.token_s)
-            piece = {"delta": {"content": word}} if chat else {"text": word}
+            part = "reasoning" if what == "reasons" else "content"
+            piece = {"delta": {part: word}} if chat else {"text": word}
             yield {"choices": [{"index": 0, **piece}]}
         yield {"choices": [{"index": 0, "delta": None, "finish_reason": "length"}]}
         wrong = {"too few": 1, "too many": 10**6, "no number": "many", "one more": len(words) + 1}

@@ -39,10 +39,11 @@ def test_acceptance_is_read_as_each_engine_tells_it() -> None:
 def test_counters_are_read_where_answers_do_not_tell_or_no_verifications(tmp_path: Path) -> None:
     told = {"timings": {"draft_n": 8, "draft_n_accepted": 4}}
     given = {"counters": VLLM}, {"counters": VLLM.replace("vllm", "llamacpp"), "told": told}
-    with fakes(*given, {"told": told}) as servers:
+    with fakes(*given, {"told": told, "drafts": 5}) as servers:
         urls = [one.url for one in servers]
         records, table = bench(tmp_path, *urls, *prompts(tmp_path, ["one", "two"]))
     assert [r.served.counted for r in records if r.arm in "AB"] == [DraftCounts(10, 100, 10)] * 4
     assert [r.served.told for r in records if r.arm in "BC"] == [DraftCounts(None, 8, 4)] * 4
     shares = [[cells[name] for name in ("accepted share", "M")] for cells in lines_of(table)]
+    assert "server 1; drafts=5." in table
     assert shares == [["0.100", "2.00"], ["0.100", "2.00"], ["0.500", "\u2014"]]
