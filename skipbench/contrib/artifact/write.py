@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ from msgspec.structs import replace
 
 from skipbench.config.extensions import load
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, claims_of, sums
-from skipbench.contrib.artifact.places import OF_PLACES, TEXTS, public, public_word, refuse_places
+from skipbench.contrib.artifact.places import TEXTS, public, public_words, refuse_places
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic, write_json
-from skipbench.runs.provenance import config_hash
+from skipbench.runs.provenance import config_hash, leaves
 from skipbench.runs.reading import read_bytes, read_yaml, run_folders
 from skipbench.runs.record import VANILLA, Turn, dump
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.state import write_status
-from skipbench.runs.store import CONFIG, TURNS, row_turns
+from skipbench.runs.store import CONFIG, OF_ARM, TURNS, row_turns
 
+FLAG = "--config-dir"
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
 
@@ -37,6 +38,11 @@ turns, settings and provenance that they follow from; `environment.json` machine
     sha256sum -c SHA256SUMS                    # compares the files
 
 Prompts and texts are left out: turns hold tokens, those of servers the SHA-256 of their answers.
+{needs}"""
+NEEDS = """
+What the commands need and what is not in here:
+
+{lines}
 """
 ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
 ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
@@ -55,9 +61,13 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     runs = [read_run(folder) for folder in run_folders(results)]
-    found, names = [run for run in runs if run.done and run.metrics], dict[str, str]()
+    done = {run.id: run for run in runs if run.done and run.metrics and run.metrics.samples}
+    bases = {run.id: f"{str(run.id).partition('/')[0]}/{run.base}" for run in done.values()}
+    found = [run for run in done.values() if run.base == VANILLA or bases[run.id] in done]
+    names = dict[str, str]()
     if not found:
-        raise SkipbenchError(f"{results} has no run that is done; give a results folder")
+        why = "no run that is done and has answers"
+        raise SkipbenchError(f"{results} has {why}; give a results folder")
     servers = [run for run in runs if run.base != VANILLA]
     if bare := [r for r in servers if r.done and (r.method == r.arm or not r.provenance.device)]:
         how = "give its command once more with names=plain,eagle3 machine=RTX-4090"
@@ -72,11 +82,38 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
     write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
     write_json(out / "environment.json", _environments(runs))
-    readme = README.format(runs=len(runs), version=version("skipbench"))
-    write_atomic(out / "README.md", readme)
+    lines = needed(runs)
+    needs = NEEDS.format(lines="\n".join(lines)) if lines else ""
+    known = {"runs": len(runs), "version": version("skipbench"), "needs": needs}
+    write_atomic(out / "README.md", README.format(**known))
+    write_atomic(out / ".gitattributes", "* -text\n")  # digests are of bytes
     refuse_places(out, results)
     write_atomic(out / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sums(out).items()))
     return len(runs), len(claims)
+
+
+def needed(runs: Sequence[Run]) -> list[str]:
+    """What of its author the runs' commands need, with the SHA-256 that their provenance has."""
+    found = dict[str, str]()
+    for run in runs:
+        argv, known = run.provenance.argv, run.provenance
+        found |= {folder: FLAG for flag, folder in pairwise(argv) if flag == FLAG}
+        digests = {f"{OF_ARM}._target_": ("method_sha256", known.method_sha256)}
+        digests |= {"dataset.path": ("rows_sha256", known.rows_sha256)}
+        digests |= {"model.path": ("weights_sha256", known.weights_sha256)}
+        digests |= {key: ("sha256", digest) for key, digest in known.files.items()}
+        for key, value in leaves(run.settings):
+            text, (name, digest) = str(value), digests.get(key, ("", None))
+            if key.endswith("_target_"):
+                own = not text.startswith("skipbench.")
+            elif key == "model.path":  # else of the hub
+                own = Path(text).exists()
+            else:
+                own = key in digests and value and not text.startswith(("package:", "cache:"))
+            if own or text.startswith("elsewhere:"):
+                about = f"{key}, {name} {digest[:12]}" if digest else key
+                found[text] = about if digest else found.get(text, about)
+    return [f"- `{text}` ({about})" for text, about in sorted(found.items())]
 
 
 def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:
@@ -138,8 +175,7 @@ def _command(run: Run, servers: Any) -> list[str]:
     """The command line that made the run, of skipbench or a script; places are left out."""
     program, *words = run.provenance.argv or ["skipbench"]
     own = Path(program).name in ("skipbench", "__main__.py")
-    told = (word for word in words if not word.startswith(OF_PLACES))
-    kept = [public_word(servers.word(word) if servers else word) for word in told]
+    kept = public_words([servers.word(word) if servers else word for word in words])
     return ["python", *(["-m", "skipbench"] if own else [str(public(program))]), *kept]
 
 

@@ -20,6 +20,7 @@ from msgspec import structs
 
 from scripts.pack_records import table_of, unpacked
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check
+from skipbench.contrib.artifact.places import public, public_words, refuse_places
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.errors import SkipbenchError
 from skipbench.metrics.summary import summarise
@@ -35,7 +36,9 @@ RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
 METHODS = ("auto", "prompt-lookup")
 HOME = "/home/alice/models"
 ARGV = ["/home/alice/skipbench/__main__.py", "table", "head-to-head", f"model.path={HOME}/s.gguf"]
-ARGV += ["results=/home/alice/r", "hydra.searchpath=[file:///home/alice/skipbench/conf]"]
+ARGV += ["results=/home/alice/r"]
+FOLDERS = ("/home/alice/skipbench/contrib/auto/conf", "/home/alice/mine")
+ARGV += [f"hydra.searchpath=['file://{FOLDERS[0]}','file://{FOLDERS[1]}']"]
 Edit = Callable[[Path], None]
 
 
@@ -120,7 +123,11 @@ def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Com
         for one in json.loads((bundle / CLAIMS).read_text())["claims"]
         if one["run"].endswith(run_of(bundle, "auto").name) and one["quantity"] == "speedup.e2e"
     )
-    assert claim["command"] == "python -m skipbench table head-to-head model.path=elsewhere:s.gguf"
+    command = "table head-to-head model.path=elsewhere:s.gguf --config-dir mine"
+    assert claim["command"] == f"python -m skipbench {command}"
+    needs = (bundle / "README.md").read_text().partition("not in here:")[2]
+    assert re.findall("`(.*)`", needs) == ["elsewhere:smollm2.gguf", "mine"]
+    assert "weights_sha256" in needs
     stored = json.loads((ROOT / "results" / "laptop" / "tables" / "head-to-head.json").read_text())
     cpu = stored["runs"][0]["provenance"]["cpu"]
     assert claim["hardware"] == f"{cpu}, 1 threads of 2 cores" and claim["samples"] == 14
@@ -145,6 +152,41 @@ def test_a_bundle_is_a_results_folder_with_its_digests(bundle: Path) -> None:
     files = [path for path in bundle.rglob("*") if path.is_file()]
     lines = (bundle / SUMS).read_text().splitlines()
     assert done.returncode == 0 and len(lines) == len(files) - 1, done.stderr
+
+
+PLACES = {  # in a setting, and as a text has it
+    r"C:\Users\alice\m.gguf": r"path: C:\Users\alice\m.gguf",
+    r"d:\models\m.gguf": r'{"path": "d:\\models\\m.gguf"}',
+    r"\\nas\alice\m.gguf": r'{"path": "\\\\nas\\alice\\m.gguf"}',
+    "file:///data/alice/m.gguf": "at file:///data/alice/m.gguf",
+    "'/home/alice/m.gguf'": "in /mnt/c/Users/alice",
+    "~alice/m.gguf": "x=~alice/m.gguf",
+    "alice@box:/data/m.gguf": "from alice@box:/data",
+}
+KEPT = [
+    "org/m",
+    "llama3:8b",
+    "https://a/home",
+    "attn:1,2;mlp:2",
+    r"a\b",
+    "Q:\n\nA:",
+    "2026-11-29 5:3",
+]
+
+
+def test_places_of_every_system_are_left_out_or_stop_it(tmp_path: Path) -> None:
+    for place, text in PLACES.items():
+        assert public({"at": [place]}) == {"at": ["elsewhere:m.gguf"]}, place
+        words = [f"a={place}", f"b.c=[{place},m]", place]
+        other = "elsewhere:m.gguf"
+        assert [*public_words(words)] == [f"a={other}", f"b.c=[{other},m]", other], place
+        write_atomic(tmp_path / "note.md", f"\n{text}\n")
+        with pytest.raises(SkipbenchError, match="names a place"):
+            refuse_places(tmp_path, tmp_path / "r")
+    assert public(["/home/alice", "~alice", r"C:\Users\alice"]) == ["elsewhere:"] * 3
+    assert public(KEPT) == KEPT and [*public_words(KEPT)] == KEPT
+    write_atomic(tmp_path / "note.md", "".join(f'"{one}": {json.dumps(one)}\n' for one in KEPT))
+    refuse_places(tmp_path, tmp_path / "r")
 
 
 def claims_edit(**changes: object) -> Edit:
@@ -224,6 +266,8 @@ def test_another_file_is_found(bundle: Path, tmp_path: Path) -> None:
     (edited / "more.txt").touch()
     assert f"{figure}: another sha256" in (found := failures(edited))
     assert "more.txt: not in SHA256SUMS" in found
+    (edited / ".DS_Store").touch()
+    assert ".DS_Store" not in failures(edited)
     (edited / figure).unlink()
     assert "head-to-head.png: missing" in failures(edited)
     (edited / SUMS).write_text("0123  claims.json\n")
