@@ -167,5 +167,7 @@ def _so_far(runners: Sequence[ArmRunner]) -> str:
     if not means:
         return ""
     best = max(means, key=means.__getitem__)
+    if len(means) > 1 and best == "vanilla":
+        return "so far no method is ahead of vanilla"
     of = f" over vanilla by {best}, the fastest of {len(means)}" if len(means) > 1 else ""
     return f"speedup so far {means[best]:.2f}x{of}"

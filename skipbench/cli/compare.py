@@ -17,6 +17,7 @@ from skipbench.cli.parser import results_of
 from skipbench.config.catalog import quoted
 from skipbench.config.compose import compose_cells
 from skipbench.console import complain, is_json, say, show
+from skipbench.data.own import prompts as read_prompts
 from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.ranking import cells_to_rank, run_ranked
 from skipbench.experiments.row import deadline_of, run_rows, show_run
@@ -99,11 +100,7 @@ def run_compare(asked: Compare) -> None:
     """Runs what can run within `minutes`, prints the ranked table and one recommendation."""
     settings = asked.model_settings()
     if file := asked.prompts:
-        if not Path(file).is_file():
-            raise SkipbenchError(
-                f"prompts={file}: no such file; wanted .jsonl or .parquet with `prompt` or "
-                "`messages`, or .txt with one prompt per line"
-            )
+        read_prompts(file, None, 0, False)  # refused before a model is loaded
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
     check_columns(asked.columns)
     cells = cells_to_rank(settings, asked.method or asked.methods, asked.limit)

@@ -114,7 +114,9 @@ def _named(methods: Sequence[str], model: str) -> list[str]:
 
 
 def prompts_file(prompts: "Sequence[PromptType]", results: Path) -> Path:
-    """The prompts as a file, whose name is their hash."""
+    """The prompts as a file, whose name is their hash. Raises SkipbenchError for other kinds."""
+    if wrong := [p for p in prompts if not isinstance(p, str | list | tuple)]:
+        raise SkipbenchError(f"prompt {wrong[0]!r}; wanted a text, or a list of messages")
     lines = [{"prompt": p} if isinstance(p, str) else {"messages": p} for p in prompts]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     path = results / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"

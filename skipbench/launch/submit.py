@@ -157,8 +157,8 @@ def _to_slurm(
             asked = _asked(rows[part.start : part.stop], structs.replace(hardware, gpus=gpus))
             text = slurm.script(f"skipbench-{name}", path, part, asked, python, Path.cwd())
             if only_print:
-                note = "# Submitted to start after the jobs of the scripts above.\n"
-                sys.stdout.write(text + note * (number > 0))
+                note = "# The next one is submitted to start after the jobs of those above.\n"
+                sys.stdout.write(note * (number > 0) + text)
                 continue
             file = folder / f"{len(jobs)}.sh"
             write_atomic(file, text)

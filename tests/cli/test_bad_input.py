@@ -75,7 +75,7 @@ def test_sampler(values: dict[str, Any]) -> None:
 
 MINI = f"{ROOT}/skipbench/models/tiny"
 MISTYPED = [
-    ("compare prompts=nope.jsonl", "nope.jsonl: no such file; wanted .jsonl or .parquet"),
+    ("compare prompts=nope.jsonl", "nope.jsonl does not exist; give a file that ends"),
     ("compare prompt=p.jsonl", "compare does not take prompt=p.jsonl; "),
     ("compare --minuts 5", "unknown flag '--minuts' of compare. Did you mean --minutes?"),
     ("compare --minutes limit=3", "--minutes needs a value, as in --minutes VALUE"),

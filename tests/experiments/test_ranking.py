@@ -12,6 +12,7 @@ from conftest import ROOT, Command
 
 import skipbench as package
 from skipbench.cli.compare import COMMANDS, advice
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.ranking import cells_to_rank, run_ranked
 from skipbench.experiments.table_runs import run_entry
 from skipbench.metrics.interval import paired_ratio_interval
@@ -118,3 +119,5 @@ def test_the_frame(tmp_path: Path) -> None:
     assert set(frame["method"]) == {"vanilla", "uniform"} and (frame["speedup"] > 0).all()
     assert list(frame["lossless"]) == [1, 1] and list(frame["note"]) == ["", ""]
     assert frame["speedup_low"].dtype == float, "one question has no interval, and it is a number"
+    with pytest.raises(SkipbenchError, match="prompt b'Once'; wanted a text"):
+        package.compare("tiny", [b"Once"], results=tmp_path)

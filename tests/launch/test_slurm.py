@@ -92,10 +92,16 @@ def records(results: Path) -> dict[str, list[dict[str, Any]]]:
             del turn["order"]
             turn["arms"] = [turn["arms"][name] for name in (VANILLA, folder.name)]
             for arm in turn["arms"]:
+                arm.get("trace", {}).pop("setup_s", None)  # of the first answer of a process
                 for name in MEASURED:
                     del arm[name]
-        found[folder.name] = turns
+        found[id_of(folder)] = turns
     return found
+
+
+def id_of(folder: Path) -> str:
+    """ROW/ARM, as a manifest has it."""
+    return "/".join(folder.parts[-2:])
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -176,7 +182,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     assert sorted(names) == sorted(whole)
     array = lines_of(parts / "submit" / "sweep-1" / "jobs.jsonl")[-1]["job"]
     folder = disturb(env, array)
-    assert {what: path.name for what, path in folder.items()} == {
+    assert {what: id_of(path) for what, path in folder.items()} == {
         what: names[task] for what, task in HALTED.items()
     }
 

@@ -21,7 +21,7 @@ from skipbench.report.tables.model import Grid, Table, TableCell
 MORE = "; the files of a table, or columns=all, have more"
 FOLDER = Path(__file__).parent
 ESCAPES = {c: f"\\{c}" for c in "&%$#_{}"} | {'"': "''", "`": "'", "\u2014": "--"}
-ESCAPES |= {"\u00b1": r"$\pm$", "\u00d7": r"$\times$"}
+ESCAPES |= {"\u00b1": r"$\pm$", "\u00d7": r"$\times$", "\u2192": r"$\to$"}
 ESCAPES |= {c: f"{{{c}}}" for c in "[]"}  # after `\\` a bracket would be its argument
 _NAMES = ["backslash", "asciitilde", "asciicircum", "bar", "less", "greater"]
 ESCAPES |= {c: rf"\text{name}{{}}" for c, name in zip("\\~^|<>", _NAMES, strict=True)}
@@ -121,7 +121,7 @@ def tabular(table: Table) -> str:
 
 def escape(text: str) -> str:
     """`text` with all characters that mean something to LaTeX made to mean themselves."""
-    return "".join(ESCAPES.get(c, c) for c in re.sub(r"\s+", " ", text))
+    return "".join(ESCAPES.get(c, c) for c in re.sub(r"\s+", " ", text).replace("->", "\u2192"))
 
 
 def _latex(cell: TableCell) -> Markup:
