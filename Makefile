@@ -127,7 +127,7 @@ llama-server: $(LLAMA) ## llama.cpp's server for `bench` and its slow tests: ~/.
 $(LLAMA): | $(READY)
 	scripts/llama_server.sh $(BIN)/python $@
 
-gpu: $(READY) ## all figures of a GPU in 17 minutes, results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
+gpu: $(READY) ## what a GPU shows, in 25 minutes, with a verdict on engine=cuda_graphs: results/gpu/report; OPTIONS='--budget 9m --out FOLDER', or --rehearse on a CPU
 	$(BIN)/python scripts/gpu_report.py $(OPTIONS)
 
 clean: ## remove the environment and caches; results stay

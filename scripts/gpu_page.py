@@ -1,11 +1,11 @@
 """The page of `scripts/gpu_report.py`: from the report's JSON, by Python alone."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from scripts.gpu_predictions import Card, card_of, markdown, rows_of
-from scripts.gpu_verdict import FIRST, GATES, Claim, conditions, default, lines, ran
+from scripts.gpu_verdict import FIRST, OTHERS, WHOLE, Claim, conditions, default, faults, lines, ran
 
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
@@ -20,11 +20,9 @@ def page(report: Found) -> str:
     steps, rehearsal = report["steps"], report["rehearsal"]
     name = next((line["gpu"] for line in lines(steps) if "gpu" in line), "a GPU")
     kind = "Rehearsal on a CPU: no figure here means a GPU" if rehearsal else f"{name}, measured"
-    yes, why = default(steps, rehearsal)
     head = [
         f"# {kind}",
-        f"**default: {'yes' if yes else 'no'}** (`engine=cuda_graphs` where a CUDA device is)"
-        + (f": {'; '.join(why)}" if why else ", all conditions hold"),
+        f"{default(steps, rehearsal)} (`engine=cuda_graphs` where a CUDA device is)",
         claims("what ran", ran(steps)),
         claims("condition of the default", conditions(steps, rehearsal)),
         "## Wrong",
@@ -46,10 +44,9 @@ def claims(heading: str, found: Sequence[Claim]) -> str:
     return table(rows, longest=1000)
 
 
-def wrong(steps: Iterable[Found]) -> list[str]:
-    """What any gate says, those of the first lines first, each once."""
-    order, every = sorted(GATES, key=lambda name: name not in FIRST), [*steps]
-    return [*dict.fromkeys(line for name in order for line in GATES[name](every))]
+def wrong(steps: Sequence[Found]) -> list[str]:
+    """What any gate says, those of the first lines first."""
+    return [line for gate in (*FIRST, *OTHERS, *WHOLE) for line in faults(gate, steps)]
 
 
 def section(step: Found, card: Card | None) -> Iterator[str]:
@@ -72,7 +69,7 @@ def section(step: Found, card: Card | None) -> Iterator[str]:
 
 def _rows(line: Found) -> list[Row]:
     if "points" in line:
-        return _prices(line)
+        return [{"points": len(line["points"]), "folder": "latency"}]
     if "metrics" in line:
         return _cell(line)
     return [{k: v for k, v in line.items() if k not in BESIDE}]
@@ -96,22 +93,6 @@ def _text(value: object, longest: int) -> str:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     text = str(value).replace("|", "/").replace("\n", " ")
     return text if len(text) <= longest else f"{text[:longest]}..."
-
-
-def _prices(line: Found) -> list[Row]:
-    """A row per context and number of rows."""
-    sizes, layers = line["bytes"], line["model"]["layers"]
-    rows = []
-    for point in line["points"]:
-        cached = (point["context"] + point["rows"]) * sizes["row"]
-        moved = layers * (sizes["attention"] + sizes["mlp"] + cached) + sizes["head"]
-        rows.append({
-            "context": point["context"], "rows": point["rows"], "ms": 1e3 * point["whole_s"],
-            "GB": moved / 1e9, "GB/s": moved / point["whole_s"] / 1e9,
-            "attention us": 1e6 * point["attention_s"], "MLP us": 1e6 * point["mlp_s"],
-            "head us": 1e6 * point["head_s"],
-        })  # fmt: skip
-    return rows
 
 
 def _cell(line: Found) -> list[Row]:

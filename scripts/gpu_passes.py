@@ -7,7 +7,7 @@
     rows        bits of rows, verified together and alone; logits beside those of float32
     passes      by rows, context and sizes
     plans       a draft step by plan
-    long        cost of a new skip set, and allocations in a long decode
+    long        allocations in long texts
 
 small: on the CPU, to show that it runs; shape: of conf/model.
 """
@@ -20,13 +20,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
-from itertools import cycle, islice
 from typing import Any
 
 import msgspec
 import torch
 
-from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT
+from scripts.gpu_predictions import CONTEXTS, ROWS, SMALL_CONTEXT, SMALLEST
 from skipbench.config.catalog import known_hardware, shape_of
 from skipbench.decode.loop import generate
 from skipbench.decode.stopping import Fixed
@@ -39,7 +38,7 @@ from skipbench.lm.rows import TokenRows
 from skipbench.methods.fixed import FixedSet
 from skipbench.models.load import make_lm
 from skipbench.models.random_weights import planted_model
-from skipbench.profile.clock import timed
+from skipbench.profile.clock import synchronize, timed
 from skipbench.profile.roofline import (
     device_name,
     match,
@@ -48,11 +47,10 @@ from skipbench.profile.roofline import (
     row_bytes,
 )
 from skipbench.runs.gpu import gpu
-from skipbench.skipset import fixed_set, planted_set
+from skipbench.skipset import planted_set
 
 WORDS = 500
 SHOWN = 15  # kernels of a pass
-SETS = 16  # that take turns
 OWN = ("attend_splits", "qkv_rotated", "linear", "gated")  # kernels of a layer that are ours
 Found = dict[str, Any]  # a line that is printed
 Figures = Iterator[Found]
@@ -122,10 +120,8 @@ def passes(small: bool, shape: str) -> Figures:
     the share of a copy's rate at which weights and cache are read.
     """
     copy = None if small else memory_rates(torch.device("cuda")).copy
-    sizes = {shape: ((20, 40), ROWS)} if small else {shape: (CONTEXTS, ROWS)}
-    for name, (contexts, every) in (
-        sizes | ({} if small else {"smollm2-135m": ((SMALL_CONTEXT,), (1, 9))})
-    ).items():
+    sizes = {shape: (CONTEXTS, ROWS), SMALLEST: ((SMALL_CONTEXT,), (1, 9))}
+    for name, (contexts, every) in ({shape: ((20, 40), ROWS)} if small else sizes).items():
         lm = graphs(small, name, contexts[-1] + 16)
         half, calls = planted_set(lm.layers, 0.5, 0), 1 if small else 20
         for context in contexts:
@@ -168,42 +164,33 @@ def short(plan: DraftPlan) -> str:
 
 
 def kernels(small: bool, shape: str) -> Figures:
-    """Kernels of one whole pass and of one without half of the sub-layers, by torch.profiler."""
+    """The kernels of a whole pass that take longest, and all together, by torch.profiler; on a CPU
+    its operators.
+    """
     context = 20 if small else 2048
     lm = graphs(small, shape, context + 16)
     lm.prefill(prompt(context))
-    for what, skip in (("a whole pass", None), ("half a pass", planted_set(lm.layers, 0.5, 0))):
 
-        def call(skip: Any = skip) -> object:
-            return lm.logits([5], TokenRows.chain(context, 1), skip)
+    def call() -> object:
+        return lm.logits([5], TokenRows.chain(context, 1))
 
-        for _ in range(3):
-            call()
-        wall_us = 1e6 * timed(call, lm.output_device)
-        yield from _kernels(call, wall_us, {"table": what}, said(lm), small)
-
-
-def _kernels(
-    call: Callable[[], object], wall_us: float, table: Found, engine: Found, small: bool
-) -> Figures:
-    """The kernels that take longest, and all together; on a CPU its operators."""
-    kinds = torch.profiler.ProfilerActivity
-    watched = [kinds.CPU] if small else [kinds.CPU, kinds.CUDA]
-    with torch.profiler.profile(activities=watched) as run:
+    for _ in range(3):
         call()
-        if not small:
-            torch.cuda.synchronize()
-    wanted = torch.autograd.DeviceType.CPU if small else torch.autograd.DeviceType.CUDA
+    wall_us = 1e6 * timed(call, lm.output_device)
+    kinds, devices = torch.profiler.ProfilerActivity, torch.autograd.DeviceType
+    with torch.profiler.profile(activities=[kinds.CPU, *[kinds.CUDA] * (not small)]) as run:
+        call()
+        synchronize(lm.output_device)
     times = [
         (e.key, e.count, float(e.self_cpu_time_total if small else e.self_device_time_total))
         for e in run.key_averages()
-        if e.device_type == wanted
+        if e.device_type == (devices.CPU if small else devices.CUDA)
     ]
-    total = sum(us for _, _, us in times)
+    total, table = sum(us for _, _, us in times), {"table": "a whole pass"}
     ours = [name for name in OWN if any(name in key for key, _, _ in times)]
     own = {"own": ", ".join(ours), "lacking": ", ".join(n for n in OWN if n not in ours)}
     together = {"kernel": "all", "calls": sum(n for _, n, _ in times), "us": total}
-    yield table | engine | together | {"share": total / wall_us, "of wall us": wall_us} | own
+    yield table | said(lm) | together | {"share": total / wall_us, "of wall us": wall_us} | own
     for name, count, us in sorted(times, key=lambda t: -t[2])[:SHOWN]:
         yield table | {"kernel": name[:100], "calls": count, "us": us, "share": us / total}
 
@@ -246,24 +233,9 @@ def logits(model: Any) -> Found:
 
 
 def long(small: bool, shape: str) -> Figures:
-    """Microseconds of a new skip set: sets that take turns at each step, or in one stretch each.
-    Allocations that the driver saw in long texts, once every length has been met.
-    """
-    context, tokens, texts, each = (40, 12, 1, 2) if small else (2048, 1024, 4, 8)
+    """Allocations that the driver saw in long texts, once every length has been met."""
+    context, tokens, texts = (40, 12, 1) if small else (2048, 1024, 4)
     lm = graphs(small, shape, context + tokens + 64)
-    lm.prefill(prompt(context))
-    sets = [fixed_set("random", lm.layers, 0.5, seed) for seed in range(SETS)]
-    order = {"stretch": [s for s in sets for _ in range(each)], "turns": sets * each}
-
-    def steps(skips: list[DraftPlan]) -> None:
-        for skip in skips:
-            lm.logits([5], TokenRows.chain(context, 1), skip)
-
-    took = {"stretch": list[float](), "turns": list[float]()}
-    for name in islice(cycle(order), 8):
-        took[name].append(timed(lambda name=name: steps(order[name]), lm.output_device))
-    gap = min(took["turns"][1:]) - min(took["stretch"][1:])
-    yield {"table": "a new skip set", **said(lm), "us": 1e6 * gap / ((each - 1) * SETS)}
     method = FixedSet("planted", planted_set(lm.layers, 0.5, 0), Fixed(8))
     stats: Callable[[], Found] = dict if small else torch.cuda.memory_stats
     for _ in range(2):  # a capture empties the allocator, so the text after it allocates anew

@@ -37,19 +37,10 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # nothing is installed
 
-from scripts.gpu_page import page  # noqa: E402  # found by the line above
+from scripts import gpu_steps as plan  # noqa: E402  # found by the line above
+from scripts.gpu_page import page  # noqa: E402  # likewise
 from scripts.gpu_predictions import card_of  # noqa: E402  # likewise
-from scripts.gpu_steps import (  # noqa: E402  # likewise
-    FULL,
-    SMALL,
-    STEPS,
-    Step,
-    fork,
-    held,
-    import_ahead,
-    limit_of_first,
-    start,
-)
+from scripts.gpu_steps import STEPS, Step  # noqa: E402  # likewise
 
 BUSY = 3.0  # a CPU may have other work
 CARRIED = ("hydra-core", "omegaconf", "msgspec", "bayesian-optimization")
@@ -70,7 +61,6 @@ class Result:
     state: str = "waiting"
     why: str = ""
     seconds: float = 0.0
-    cpu_s: float = 0.0
     limit_s: float = 0.0
     command: str = ""
     found: list[Found] = field(default_factory=list)
@@ -119,29 +109,20 @@ def run(step: Result, out: Path, words: Sequence[str], how: Callable[..., int | 
     """Runs one step under its limit; its lines of JSON, its exit status and the end of its log."""
     log = out / "logs" / f"{step.name.replace(' ', '-')}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    began, used = time.monotonic(), children_cpu_s()
+    began = time.monotonic()
     with log.open("wb") as file:
         status = how(words, file, step.limit_s)
-    step.why = f"exit status {status}" if status else ""
-    if status is None:
-        step.why = f"killed after its {step.limit_s:.0f} s"
+    step.why = f"killed after its {step.limit_s:.0f} s" if status is None else ""
     step.seconds = round(time.monotonic() - began, 1)
-    step.cpu_s = round(children_cpu_s() - used, 1)
     text = log.read_text(errors="replace")
     step.found, step.tail = [line | said_of(line) for line in lines(text)], text[-TAIL:]
     for word in words:
         if word.startswith("--junitxml="):
             step.found += junit(Path(word.partition("=")[2]))
-    if status:  # an exception's own words
-        step.why += f", {(text.strip().splitlines() or [''])[-1][:200]}"
+    if status:
+        step.why = f"exit status {status}, {(text.strip().splitlines() or [''])[-1][:200]}"
     step.why = step.why or ("" if step.found else "no figure was printed")
     step.state = "failed" if step.why else "done"
-
-
-def children_cpu_s() -> float:
-    """Seconds of CPU of the processes that have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 def lines(text: str) -> Iterator[Found]:
@@ -193,19 +174,18 @@ def run_all(
         card = card_of(line for result in report.steps for line in result.found)
         left = report.budget_s - (time.monotonic() - began)
         slower = BUSY if report.rehearsal else card.slower
-        if not (todo := held(waiting, left, slower)):
+        if not (todo := plan.held(waiting, left, slower)):
             break
         step, result = todo[0], results[todo[0].name]
         words = step.words.format(**{"shape": card.shape} | facts)
-        result.command, result.limit_s = f"python {words}", limit_of_first(todo, left, slower)
+        result.command, result.limit_s = f"python {words}", plan.limit_of_first(todo, left, slower)
         waiting.remove(step)
         result.state, result.why = "running", ""
         keep(report, out)
-        how = fork if report.rehearsal else partial(start, more=step.environment)
+        how = plan.fork if report.rehearsal else partial(plan.start, more=step.environment)
         run(result, out, shlex.split(words), how)
         report.seconds = round(time.monotonic() - began, 1)
-        took = f"{result.seconds} s, {result.cpu_s} of CPU {result.why}".rstrip()
-        print(f"{step.name}: {result.state}, {took}", flush=True)
+        print(f"{step.name}: {result.state}, {result.seconds} s {result.why}", flush=True)
         keep(report, out)
     for step in waiting:
         result, needed = results[step.name], step.limit_s(slower)
@@ -296,20 +276,16 @@ def main(words: Sequence[str] | None = None) -> None:
     for result in report.steps:
         if result.name in args.only:
             result.state = "waiting"
-    searches = all(map(find_spec, ("bayes_opt", "sklearn", "colorama")))
-    swift = "swift" if searches else "uniform"
-    tests = sorted(
-        str(p.relative_to(ROOT))
-        for p in (ROOT / "tests").rglob("test_*.py")
-        if "mark.gpu" in p.read_text()
-    )
+    swift = "swift" if all(map(find_spec, ("bayes_opt", "sklearn", "colorama"))) else "uniform"
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    tests = [str(p.relative_to(ROOT)) for p in files if "mark.gpu" in p.read_text()]
     path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     os.environ |= {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
     if args.rehearse:
         os.environ["SKIPBENCH_EAGER_GRAPHS"] = "1"  # `EAGER_GRAPHS` of `lm/engines.py`
-        import_ahead()
-    facts = (SMALL if args.rehearse else FULL) | {
+        plan.import_ahead()
+    facts = (plan.SMALL if args.rehearse else plan.FULL) | {
         "out": shlex.quote(str(out)), "tests": " ".join(tests),
         "methods": f"self-sd,{swift},clasp,knapspec,prompt-lookup",
     }  # fmt: skip

@@ -73,7 +73,7 @@ PASSES = "scripts/gpu_passes.py {figures} {small} --shape {shape}"
 STEPS = (
     Step("environment and ceilings", "The machine, and the rates of its memory.", 16,
          PASSES.replace("{figures}", "ceilings")),
-    Step("kernels", "Where the time of one whole and one half pass goes.", 12,
+    Step("kernels", "Where the time of a pass goes.", 12,
          PASSES.replace("{figures}", "kernels"), guessed_s=12),
     Step("rows", "Rows that are verified together, bit by bit against the same rows alone; logits "
          "against those of float32.", 54, PASSES.replace("{figures}", "rows"), guessed_s=12),
@@ -95,10 +95,10 @@ STEPS = (
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
     Step("streams", "torch's own check of streams and events, on graphs, rounds launched late: a "
-         "hazard is an error.", 40, "-m skipbench method=uniform engine=cuda_graphs model=tiny "
-         "model.device={device} model.dtype=bfloat16 results={out} limit=2 "
+         "hazard is an error.", 40, "-m skipbench method=uniform engine=cuda_graphs limit=2 "
+         "model={watched} model.device={device} model.dtype={dtype} results={out} "
          "dataset.max_new_tokens={tokens} --json", {"TORCH_CUDA_SANITIZER": "1"}, guessed_s=40),
-    Step("long texts", "Cost of a new skip set; allocations once every length has been met.", 38,
+    Step("long texts", "Allocations once every length has been met.", 38,
          PASSES.replace("{figures}", "long"), guessed_s=12),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
@@ -106,11 +106,12 @@ STEPS = (
 FULL = {
     "device": "cuda", "dtype": "bfloat16", "small": "", "shape32": "8x2048",
     "limit": "8", "tokens": "128", "contexts": "[256,2048,8000]", "rows": "[1,5,9,17,33]",
-    "repeats": "6",
+    "repeats": "6", "watched": "tiny",
 }  # fmt: skip
 SMALL = FULL | {
     "device": "cpu", "shape": "4x64", "shape32": "4x64", "dtype": "float32", "small": "--small",
     "limit": "2", "tokens": "8", "contexts": "[32,64]", "rows": "[1,3]", "repeats": "1",
+    "watched": "planted model.shape=4x64",
 }  # fmt: skip
 
 
