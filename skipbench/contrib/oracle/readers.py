@@ -93,9 +93,7 @@ def ended(given: Fields, reason: Any, matched: Any = None) -> dict[str, Any]:
 
 
 def own(record: Fields) -> Iterator[dict[str, Any]]:
-    """Our own lines, as `generate out=` writes them, lines of your own, and conversations of
-    Hugging Face's pipeline, whose last message is the answer.
-    """
+    """Lines of `generate out=`, lines of your own, and chats of Hugging Face's pipeline."""
     if isinstance(chat := record.get("generated_text"), list):
         record = {**record, "messages": chat[:-1], "text": chat[-1]["content"]}
     settings = {k: v for k, v in record.items() if k in READ or k in NEUTRAL}

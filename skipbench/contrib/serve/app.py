@@ -85,10 +85,8 @@ class Server:
             Route("/metrics", self._text),
         ]
         self._hosts = {*LOCAL, host}
-        handlers: dict[Any, Any] = {
-            kind: self._error
-            for kind in (SkipbenchError, HTTPException, TimeoutError, ClientDisconnect, Exception)
-        }
+        kinds = SkipbenchError, HTTPException, TimeoutError, ClientDisconnect, Exception
+        handlers = dict.fromkeys(kinds, self._error)
         self.app = Starlette(routes=routes, exception_handlers=handlers)
 
     async def _complete(self, request: Request) -> Response:
@@ -146,10 +144,8 @@ class Server:
         # a page in a browser may not reach the server by a name of its own (DNS rebinding)
         host = re.sub(r":\d*$", "", request.headers.get("host", "")).strip("[]").lower()
         if not self._key and host not in self._hosts:
-            raise Refused(
-                f"Host: {host[:80]} is not served without a key: start the server with one in "
-                f"SKIPBENCH_API_KEY, and send it, or ask by {' or '.join(sorted(self._hosts))}"
-            )
+            why = f"Host: {host[:80]} is served with a key alone, SKIPBENCH_API_KEY of the server"
+            raise Refused(f"{why}; without one wanted {' or '.join(sorted(self._hosts))}")
 
     def _check_key(self, request: Request) -> None:
         self._check_host(request)
@@ -200,6 +196,8 @@ class Server:
         elif isinstance(error, HTTPException):
             status, allowed = error.status_code, (error.headers or {}).get("Allow")
             message = f"{error.detail}; wanted {allowed or ', '.join(PATHS)}"
+        elif isinstance(error, ClientDisconnect):
+            status, message = GONE, "the client has gone"
         elif isinstance(error, TimeoutError):
             status, message = 504, f"the request took longer than {self._timeout_s:g} s"
         elif not isinstance(error, SkipbenchError):
@@ -208,10 +206,7 @@ class Server:
         return status, error_body(message, kind, param, code)
 
     async def _error(self, request: Request, error: Exception) -> Response:
-        if isinstance(error, ClientDisconnect):
-            status, body = GONE, error_body("the client has gone", "client_error", None, None)
-        else:
-            status, body = self._described(error)
+        status, body = self._described(error)
         path = request.url.path if request.url.path in PATHS else "other"
         self._metrics.requests.labels(path, status).inc()
         headers = {"retry-after": "1"} if status == 429 else getattr(error, "headers", None)

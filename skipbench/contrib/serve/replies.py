@@ -114,12 +114,10 @@ class Reply:
     def _bytes(self, token: int) -> bytes:
         """The bytes of a token's own text, which may be a part of a character, or none."""
         # decoded behind itself, since a tokenizer drops the space in front of a first token
-        alone, twice = (
-            str(self._tokenizer.decode([token] * times, skip_special_tokens=True))
-            for times in (1, 2)
-        )
+        ids, plain = [token, token], {"skip_special_tokens": True}
+        twice = str(self._tokenizer.decode(ids, **plain))
         if BROKEN not in twice:
-            return twice[len(alone) :].encode()
+            return twice[len(self._tokenizer.decode(ids[:1], **plain)) :].encode()
         piece = str(self._tokenizer.convert_ids_to_tokens(token))
         if piece.startswith("<0x"):  # SentencePiece
             return bytes.fromhex(piece[3:5])

@@ -19,7 +19,6 @@ Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Biases = Annotated[dict[Token, Bias], Meta(title="token ids with numbers from -100 to 100")]
 Thinking = Annotated[dict[Literal["enable_thinking"], bool], Meta(title="enable_thinking")]
-Objects = list[dict[str, Any]]
 MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
@@ -84,10 +83,10 @@ class Completion(_Request):
 class ChatCompletion(_Request):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[Objects, Meta(min_length=1, title="a list of messages")]
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, title="a list of messages")]
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[Objects, Meta(title="a list of functions")] = []
+    tools: Annotated[list[dict[str, Any]], Meta(title="a list of functions")] = []
     tool_choice: Literal["auto", "none"] = "auto"
     chat_template_kwargs: Thinking = {}
 

@@ -30,12 +30,10 @@ class Worker:
     def place(self) -> Iterator[None]:
         """A place in the queue. Raises Refused where it is full."""
         if self.waiting >= self.queue:
-            raise Refused(
-                f"{self.waiting} requests are waiting, and the queue holds {self.queue}; ask again "
-                "later",
-                429,
-                code="rate_limit_exceeded",
+            why = (
+                f"{self.waiting} requests are waiting, and the queue holds {self.queue}; ask later"
             )
+            raise Refused(why, 429, code="rate_limit_exceeded")
         self.waiting += 1
         try:
             yield
