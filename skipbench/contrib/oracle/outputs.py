@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,7 +117,8 @@ def _records(path: Path, data: bytes) -> Iterator[Record]:
     try:
         whole = json.loads(data)
         values = list(whole) if isinstance(whole, list) else [whole]
-        pairs = [(f"{path}, record {n}", value) for n, value in enumerate(values, 1)]
+        parts = (one if isinstance(one, list) else [one] for one in values)  # batches
+        pairs = [(f"{path}, record {n}", one) for n, one in enumerate(chain(*parts), 1)]
     except (ValueError, RecursionError):
         pairs = []
         for number, line in enumerate(data.split(b"\n"), 1):

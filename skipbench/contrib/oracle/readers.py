@@ -94,8 +94,11 @@ def ended(given: Fields, reason: Any, matched: Any = None) -> dict[str, Any]:
 
 def own(record: Fields) -> Iterator[dict[str, Any]]:
     """Lines of `generate out=`, lines of your own, and chats of Hugging Face's pipeline."""
-    if isinstance(chat := record.get("generated_text"), list):
-        record = {**record, "messages": chat[:-1], "text": chat[-1]["content"]}
+    made = record.get("generated_text")
+    if isinstance(made, list):
+        record = {**record, "messages": made[:-1], "text": made[-1]["content"]}
+    elif made:  # the whole text, or what is new
+        record = {**record, "text": str(made).removeprefix(record.get("prompt") or "")}
     settings = {k: v for k, v in record.items() if k in READ or k in NEUTRAL}
     given = asked(settings | mapping(record.get("request")))
     reason = record.get("finish_reason", "")

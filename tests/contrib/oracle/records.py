@@ -119,6 +119,7 @@ def own() -> Cases:
         "a setting, the model's": ("=", {"prompt": TEXT, "output_ids": ids, "min_p": 0.1}),
         "nothing": ("?", {"prompt": TEXT, "output": ""}),
         "a pipeline's chat": ("=", said | {"max_new_tokens": N}),
+        "a pipeline's text": ("=", {"prompt": TEXT, "generated_text": TEXT + text}),
         "padding or not": ("?", {"prompt": TEXT, "output_ids": [*made(60)[0], 7, 7]}),
     }
 
