@@ -385,11 +385,11 @@ TIERS = [
     Tier("llama", 140),
     Tier("mistral", 90, exact=True),
     Tier("qwen3", 90),
-    Tier("qwen2", 120, full=True),
+    Tier("qwen2", 70, full=True),
     Tier("llama", 15, tape=True),
 ]
-CASES = [(number, seeds) for number in range(len(TIERS)) for seeds in (range(1, 2), range(2, 201))]
-DAILY = [(0, range(1, 2)), (4, range(1, 2))]
+CASES = [(number, seeds) for number in range(len(TIERS)) for seeds in (range(3, 4), range(4, 203))]
+DAILY = [(0, range(3, 4)), (4, range(3, 4))]
 
 
 @contextlib.contextmanager
@@ -414,7 +414,7 @@ def walker(tier: Tier) -> Iterator[Walk]:
 
 @pytest.mark.parametrize(("tier", "seeds"), rest_slow(CASES, DAILY.__contains__), ids=str)
 def test_graphs_compute_what_an_engine_without_memory_computes(tier: int, seeds: range) -> None:
-    """In the slow tier 106,000 calls, about a quarter of an hour."""
+    """In the slow tier 96,000 calls, about a quarter of an hour."""
     for seed in seeds:
         with walker(TIERS[tier]) as made:
             walk(made, TIERS[tier].steps, seed)

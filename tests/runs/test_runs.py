@@ -231,7 +231,7 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
     """They append to one row, each for an arm of its own."""
     rng = random.Random(11)
     done = {"a": 0, "b": 0}
-    for _ in range(3):
+    for _ in range(2):
         with contextlib.ExitStack() as stack:
             writers, told = dict[str, subprocess.Popen[str]](), dict[str, list[str]]()
             for arm in done:
