@@ -77,21 +77,17 @@ def read_texts(folder: Path) -> dict[int, Texts]:
     return {one.index: one for one in records if folder.name in one.arms}
 
 
-def append_turn(row: Path, turn: Turn, texts: Texts) -> None:
+def append_turn(row: Path, turn: Turn, texts: Texts, again: bool = False) -> None:
     """Adds a turn to a row, as other processes may; its texts first: those of a process that died
-    before its turn stay, and later ones of the same arm go before them.
+    before its turn stay, and later ones of the same arm go before them. One that was asked `again`
+    takes the place of the turn of its index.
     """
     with alone(row / ".lock", row, wait=True):
         append_line(row / TEXTS, dump(texts))
+        if again:
+            kept = [one for one in row_turns(row) if one.index != turn.index]
+            return _write_lines(row / TURNS, [*kept, turn])
         append_line(row / TURNS, dump(turn))
-
-
-def replace_turn(row: Path, turn: Turn, texts: Texts) -> None:
-    """Puts a turn of all arms of a row in the place of the one of its index, or at the end."""
-    with alone(row / ".lock", row, wait=True):
-        append_line(row / TEXTS, dump(texts))
-        kept = [one for one in row_turns(row) if one.index != turn.index]
-        _write_lines(row / TURNS, [*kept, turn])
 
 
 def set_aside(folder: Path) -> None:

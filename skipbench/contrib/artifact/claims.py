@@ -22,7 +22,6 @@ from skipbench.runs.run import Run, read_run
 from skipbench.runs.store import row_turns
 
 CLAIMS, SUMS = "claims.json", "SHA256SUMS"
-OF_SYSTEMS = (".DS_Store", "Thumbs.db", "desktop.ini")  # which a file manager leaves
 SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")  # a line of `sha256sum`
 Quantities = dict[str, tuple[str, str | None]]
 QUANTITIES: Quantities = {
@@ -175,11 +174,7 @@ def _files(folder: Path) -> Iterator[tuple[bool, str]]:
 def sums(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a bundle but `SHA256SUMS`, by its path there."""
     paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    files = {
-        name: path
-        for name, path in paths.items()
-        if path.is_file() and name != SUMS and path.name not in OF_SYSTEMS
-    }
+    files = {name: path for name, path in paths.items() if path.is_file() and name != SUMS}
     return {
         name: hashlib.sha256(read_bytes(path) or b"").hexdigest()
         for name, path in sorted(files.items())

@@ -27,6 +27,8 @@ from skipbench.runs.state import write_status
 from skipbench.runs.store import CONFIG, OF_ARM, TURNS, row_turns
 
 FLAG = "--config-dir"
+DIGESTS = {"dataset.path": "rows_sha256", "model.path": "weights_sha256"}
+DIGESTS |= {f"{OF_ARM}._target_": "method_sha256"}
 COPIED = ("tables", "figures", "latency", "skip_sets")  # copied whole
 README = """# {runs} runs of skipbench {version}
 
@@ -38,11 +40,9 @@ turns, settings and provenance that they follow from; `environment.json` machine
     sha256sum -c SHA256SUMS                    # compares the files
 
 Prompts and texts are left out: turns hold tokens, those of servers the SHA-256 of their answers.
-{needs}"""
-NEEDS = """
-What the commands need and what is not in here:
+What the commands need and is not in here:
 
-{lines}
+{needs}
 """
 ENVIRONMENT = ["commit", "dirty", "python", "platform", "cpu", "cores", "memory_bytes", "versions"]
 ENVIRONMENT += ["device", "threads", "gpus", "engine", "native_kernels", "package_sha256"]
@@ -61,13 +61,9 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     if out.exists():
         raise SkipbenchError(f"{out} exists; give a folder that is not there yet")
     runs = [read_run(folder) for folder in run_folders(results)]
-    done = {run.id: run for run in runs if run.done and run.metrics and run.metrics.samples}
-    bases = {run.id: f"{str(run.id).partition('/')[0]}/{run.base}" for run in done.values()}
-    found = [run for run in done.values() if run.base == VANILLA or bases[run.id] in done]
-    names = dict[str, str]()
-    if not found:
-        why = "no run that is done and has answers"
-        raise SkipbenchError(f"{results} has {why}; give a results folder")
+    found, names = [run for run in runs if run.done and run.metrics], dict[str, str]()
+    if not any(run.metrics and run.metrics.samples for run in found):
+        raise SkipbenchError(f"{results} has no run that is done; give a results folder")
     servers = [run for run in runs if run.base != VANILLA]
     if bare := [r for r in servers if r.done and (r.method == r.arm or not r.provenance.device)]:
         how = "give its command once more with names=plain,eagle3 machine=RTX-4090"
@@ -82,9 +78,7 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     claims = [claim for folder in run_folders(out) for claim in claims_of(folder)]
     write_json(out / CLAIMS, {"claims": msgspec.to_builtins(claims)})
     write_json(out / "environment.json", _environments(runs))
-    lines = needed(runs)
-    needs = NEEDS.format(lines="\n".join(lines)) if lines else ""
-    known = {"runs": len(runs), "version": version("skipbench"), "needs": needs}
+    known = {"runs": len(runs), "version": version("skipbench"), "needs": needed(runs)}
     write_atomic(out / "README.md", README.format(**known))
     write_atomic(out / ".gitattributes", "* -text\n")  # digests are of bytes
     refuse_places(out, results)
@@ -92,28 +86,22 @@ def write_bundle(out: Path, results: Path) -> tuple[int, int]:
     return len(runs), len(claims)
 
 
-def needed(runs: Sequence[Run]) -> list[str]:
+def needed(runs: Sequence[Run]) -> str:
     """What of its author the runs' commands need, with the SHA-256 that their provenance has."""
     found = dict[str, str]()
     for run in runs:
-        argv, known = run.provenance.argv, run.provenance
-        found |= {folder: FLAG for flag, folder in pairwise(argv) if flag == FLAG}
-        digests = {f"{OF_ARM}._target_": ("method_sha256", known.method_sha256)}
-        digests |= {"dataset.path": ("rows_sha256", known.rows_sha256)}
-        digests |= {"model.path": ("weights_sha256", known.weights_sha256)}
-        digests |= {key: ("sha256", digest) for key, digest in known.files.items()}
+        known, files = run.provenance, run.provenance.files
+        found |= {name: FLAG for flag, name in pairwise(known.argv) if flag == FLAG}
         for key, value in leaves(run.settings):
-            text, (name, digest) = str(value), digests.get(key, ("", None))
-            if key.endswith("_target_"):
-                own = not text.startswith("skipbench.")
-            elif key == "model.path":  # else of the hub
-                own = Path(text).exists()
-            else:
-                own = key in digests and value and not text.startswith(("package:", "cache:"))
-            if own or text.startswith("elsewhere:"):
-                about = f"{key}, {name} {digest[:12]}" if digest else key
-                found[text] = about if digest else found.get(text, about)
-    return [f"- `{text}` ({about})" for text, about in sorted(found.items())]
+            text, name = str(value or ""), DIGESTS.get(key, "")
+            own = text.startswith("elsewhere:") or (key == "model.path" and Path(text).exists())
+            if key in {"dataset.path", *files} and not text.startswith(("package:", "cache:")):
+                own = text != ""
+            if own or (key.endswith("_target_") and not text.startswith("skipbench.")):
+                digest = getattr(known, name) if name else files.get(key)
+                found[text] = f"{key}, {name or 'sha256'} {digest[:12]}" if digest else key
+    lines = (f"- `{text}` ({about})" for text, about in sorted(found.items()))
+    return "\n".join(lines) or "- nothing"
 
 
 def _copy_row(runs: Sequence[Run], out: Path) -> dict[str, str]:

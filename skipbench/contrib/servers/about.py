@@ -37,7 +37,7 @@ LEFT_OUT = re.compile(
 )  # of these pages: what varies with time or from start to start, and what nobody else may know
 OWNERS = {"llamacpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 """Engines by the owner that they name for their models; others stand as they are."""
-SHORT, UNSET = re.compile(r"^.*(settings|params)\."), ("None", "", "[]")
+SHORT = re.compile(r"^.*(settings|params)\.")
 SHOWN = 3  # fields that a message names
 PAUSE_S = 0.5  # before a server that does not answer is asked again
 Pages = Mapping[str, Mapping[str, Any]]
@@ -95,18 +95,13 @@ def introduced(
 
 def settings_of(servers: Mapping[str, Server]) -> dict[str, str]:
     """By arm, settings that its server tells and that not all servers have alike."""
-    told = {
-        arm: dict(chain.from_iterable(map(leaves, server.pages.values())))
-        for arm, server in servers.items()
-    }
-    keys = [key for key in dict.fromkeys(chain(*told.values())) if SETTINGS.search(key)]
-    unlike = [key for key in keys if len({str(of.get(key)) for of in told.values()}) > 1]
+    told = {arm: dict(chain(*map(leaves, of.pages.values()))) for arm, of in servers.items()}
+    every = dict.fromkeys(key for of in told.values() for key in of if SETTINGS.search(key))
+    unlike = [key for key in every if len({str(of.get(key)) for of in told.values()}) > 1]
     found = dict[str, str]()
     for arm, of in told.items():
-        known = [
-            f"{SHORT.sub('', key)}={of[key]}" for key in unlike if str(of.get(key)) not in UNSET
-        ]
-        found[arm] = ", ".join(known[: 2 * SHOWN])
+        words = [f"{SHORT.sub('', key)}={of[key]}" for key in unlike if of.get(key)]
+        found[arm] = ", ".join(words[: 2 * SHOWN])
     return found
 
 
@@ -125,20 +120,18 @@ def _server(
     url: str, extra: dict[str, Any], key: str, was: Server | None, timeout_s: float
 ) -> Server:
     """A server as it is now; what it was, where nobody listens any more, or it loads."""
-    until, told = time.monotonic() + timeout_s, False
-    while True:
+    until, told, pages = time.monotonic() + timeout_s, "", dict[str, dict[str, Any]]()
+    while not pages:
         try:
             pages = pages_of(url, extra.get("model"), key)
-            break
         except Fault as fault:
             if was is not None:
                 return was
             if time.monotonic() > until:
                 raise SkipbenchError(f"{url}: {fault}; is it a server?") from fault
             if not told:
-                say(f"{url}: {fault}; waits for it, up to timeout={timeout_s:g} s")
-            told = True
-        time.sleep(PAUSE_S)
+                say(told := f"{url}: {fault}; waits for it, up to timeout={timeout_s:g} s")
+            time.sleep(PAUSE_S)
     model = pages[MODELS]
     owner = str(model.get("owned_by") or "server")
     versions = (of.get(VERSIONS[page]) for page, of in pages.items())

@@ -28,42 +28,23 @@ PARTS = ("content", "reasoning_content", "reasoning")  # of a chat's message
 
 
 ABSENT = "no connection"
-LOADS = re.compile(
-    f"{ABSENT}|(status|error in the stream).*"
-    r"((is|still|currently|being) (load|warm|start|initiali)|loading model|not (yet )?ready)",
-    re.IGNORECASE,
-)
-AWAY = re.compile(f"{LOADS.pattern}|status 50[234]", re.IGNORECASE)
-PASSING = re.compile(
-    rf"{AWAY.pattern}|status (408|409|425|429|5\d\d)|stalled|stream cut|error in the stream"
-    "|no finish_reason",
-    re.IGNORECASE,
-)
+BEGINS = "(is|still|currently|being) (load|warm|start|initiali)|loading model|not (yet )?ready"
+LOADS = re.compile(f"(?i){ABSENT}|(status|error in the stream).*({BEGINS})")
+AWAY = re.compile(f"{LOADS.pattern}|status 50[234]")
+CUT = "stalled|stream cut|error in the stream|no finish_reason"
+PASSING = re.compile(rf"{AWAY.pattern}|status (408|409|425|429|5\d\d)|{CUT}")
 
 
 class Fault(Exception):
-    """What a server did wrong, in words that begin with its kind. `wait_s`: what the server asks
-    for before another try.
+    """What a server did wrong, in words that begin with its kind. `passing`: another try may go
+    well; `away`: once the server is back; `loads`: nobody listens, or it says that it begins;
+    `wait_s`: what it asks for before another try.
     """
 
     def __init__(self, what: str, wait_s: float = 0.0) -> None:
         super().__init__(what)
         self.wait_s = wait_s
-
-    @property
-    def loads(self) -> bool:
-        """Nobody listens, or the server says that it begins."""
-        return bool(LOADS.match(str(self)))
-
-    @property
-    def away(self) -> bool:
-        """It loads, or what stands before it finds it away or overloaded."""
-        return bool(AWAY.match(str(self)))
-
-    @property
-    def passing(self) -> bool:
-        """Another try may go well."""
-        return bool(PASSING.match(str(self)))
+        self.loads, self.away, self.passing = (bool(p.match(what)) for p in (LOADS, AWAY, PASSING))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
 from skipbench.runs.record import VANILLA, Arm, Seconds, Texts, Turn
 from skipbench.runs.served import DraftCounts, Served
-from skipbench.runs.store import append_turn, read_texts, replace_turn, row_turns
+from skipbench.runs.store import append_turn, read_texts, row_turns
 
 TRIES = 3  # of a request whose fault may pass
 PAUSE_S = 0.5  # before the second try, and so much more before each later one, up to:
@@ -160,7 +160,7 @@ class Load:
         )
         given = {name: one.text for name, one in jobs.items()}
         texts = Texts(index, row.id, prompt, row.reference, given, messages)
-        (replace_turn if row.id in self.again else append_turn)(self.row, turn, texts)
+        append_turn(self.row, turn, texts, row.id in self.again)
 
     def _turn(self, name: str, jobs: Sequence[Job], advance: Callable[[str], None]) -> None:
         """A server's turn on a block."""

@@ -90,7 +90,7 @@ def measuring(
     write_metrics(row / letter for letter in servers)
     tell("done")
     silent = [letter for letter in servers if not read_run(row / letter).sound]
-    tell("failed", "it has answered no request", silent)
+    tell("failed", "no answer to any request", servers if FIRST in silent else silent)
 
 
 def write_metrics(folders: Iterable[Path]) -> None:

@@ -266,8 +266,6 @@ def test_another_file_is_found(bundle: Path, tmp_path: Path) -> None:
     (edited / "more.txt").touch()
     assert f"{figure}: another sha256" in (found := failures(edited))
     assert "more.txt: not in SHA256SUMS" in found
-    (edited / ".DS_Store").touch()
-    assert ".DS_Store" not in failures(edited)
     (edited / figure).unlink()
     assert "head-to-head.png: missing" in failures(edited)
     (edited / SUMS).write_text("0123  claims.json\n")
