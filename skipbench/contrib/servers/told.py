@@ -51,9 +51,8 @@ def predicted(usage: Mapping[str, Any]) -> DraftCounts | None:
     counts: list[Any] = [
         details.get(f"{what}_prediction_tokens") for what in ("accepted", "rejected")
     ]
-    if any(type(n) is not int or n < 0 for n in counts) or not sum(counts):  # zeros: no drafts
-        return None
-    return DraftCounts(None, sum(counts), counts[0])
+    told = all(type(n) is int and n >= 0 for n in counts) and sum(counts)  # zeros: no drafts
+    return DraftCounts(None, sum(counts), counts[0]) if told else None
 
 
 def _blocks(event: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
