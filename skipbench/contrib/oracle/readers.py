@@ -72,7 +72,7 @@ def asked(request: Fields) -> dict[str, Any]:
         "prompt": prompt,
         "prompt_ids": ids,
         "messages": [{**m, "content": t or ""} for m, t in zip(messages, texts, strict=True)],
-        "template": known.get("chat_template_kwargs", {}),
+        "template": mapping(known.get("chat_template_kwargs")),
         "stop": [stop] if isinstance(stop, str) else stop or [],
         "ends": [ends] if isinstance(ends, int) else ends,
         "limit": first(known, *LIMITS),
@@ -101,6 +101,7 @@ def own(record: Fields) -> Iterator[dict[str, Any]]:
         record = {**record, "text": str(made).removeprefix(record.get("prompt") or "")}
     settings = {k: v for k, v in record.items() if k in READ or k in NEUTRAL}
     given = asked(settings | mapping(record.get("request")))
+    given["template"] |= {"tools": record["tools"]} if record.get("tools") else {}
     reason = record.get("finish_reason", "")
     if finish := record.get("finish"):  # ours, which does not name a stop string
         reason = "cut" if finish == "stop" else finish

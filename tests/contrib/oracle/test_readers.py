@@ -15,6 +15,7 @@ from records import TEXT, Cases, N, arrays, chat, lm_eval, made, model, openai, 
 
 import skipbench as package
 from skipbench.bench.prompts import encode
+from skipbench.contrib.oracle import readers
 from skipbench.contrib.oracle.outputs import Output, read_outputs
 from skipbench.contrib.oracle.prompts import prompt_ids
 from skipbench.contrib.oracle.readers import READERS
@@ -100,3 +101,10 @@ def test_the_day_of_a_run_is_in_its_prompts() -> None:
     assert prompt_ids(dated(), output, "none") == made.ids
     with pytest.raises(SkipbenchError, match="another date in its chat template"):
         prompt_ids(dated(), replace(output, day="2025-02-02"), "none")
+
+
+def test_tools_of_our_own_lines_reach_the_template() -> None:
+    (found,) = readers.own(
+        {"messages": [{"role": "user", "content": "Hi"}], "tools": [1], "text": "x"}
+    )
+    assert found["template"] == {"tools": [1]} and not found["doubts"]
