@@ -51,13 +51,6 @@ def test_sections_of_the_reference_have_the_length_of_a_prompt() -> None:
     assert asked.prompt.count(term.strip('"')) > 3
 
 
-def test_a_search_avoids_the_rows_of_the_run() -> None:
-    dataset = compose(["dataset=pydoc-summary"]).dataset
-    rows, shared = dataset.for_search(20).search_rows(4)
-    assert len(rows) == 4 and shared == 0
-    assert not {row.prompt for row in rows} & {row.prompt for row in dataset.rows(20)}
-
-
 def test_prompts_of_every_kind_of_file(tmp_path: Path) -> None:
     lines = [{"prompt": "One"}, {"messages": MESSAGES, "more": 1}]
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -181,6 +174,7 @@ def mine() -> frozenset[tuple[str, ...]]:
     return frozenset().union(*(runs(row.prompt) for row in tuning()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVALUATED)
 def test_no_prompt_of_an_evaluation_is_among_them(name: str) -> None:
     limit = 12 if name.startswith("mini-") else None

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import METHODS, ROOT
+from conftest import ROOT
 from msgspec import structs
 from paper_runs import metrics, run
 
@@ -27,9 +27,7 @@ from skipbench.report.tables.features import (
     LOST,
     NOT_HERE,
     NOT_PRINTED,
-    declared,
     feature_table,
-    features,
 )
 from skipbench.report.tables.formats import (
     WRITERS,
@@ -269,14 +267,6 @@ def test_every_tabular_compiles(tmp_path: Path) -> None:
 
 
 # Tables of features
-
-
-def test_what_is_declared_is_known() -> None:
-    found = declared()
-    names = "asd clasp del knapspec layerskip lookahead parallel self-sd swift"
-    assert set(found) == {*names.split()}
-    assert set(found) <= {*METHODS}
-    assert all(set(facts) <= set(features().meaning) for facts in found.values())
 
 
 @pytest.mark.parametrize("paper", ["swift", "knapspec"])

@@ -187,9 +187,7 @@ def test_a_second_process_is_refused_and_admitted_after_a_kill(tmp_path: Path) -
     store(tmp_path).close()
 
 
-def test_a_folder_is_held_once_and_again_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_held_once_and_again_after_an_error(tmp_path: Path) -> None:
     def refused(says: str) -> None:
         with pytest.raises(SkipbenchError, match=says), held(tmp_path):
             raise AssertionError
@@ -202,12 +200,6 @@ def test_a_folder_is_held_once_and_again_after_an_error(
         raise KeyboardInterrupt
     with held(tmp_path):
         pass
-
-    def flock(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr("fcntl.flock", flock)
-    refused("on a file system without flock; mount")
 
 
 WRITER = """

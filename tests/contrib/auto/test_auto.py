@@ -21,7 +21,7 @@ from skipbench.contrib.auto.chances import Calibration
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder
 from skipbench.contrib.cpu import top_tokens
 from skipbench.contrib.cpu.top_tokens import two_best
-from skipbench.contrib.lowbit.chances import Counters, chain_value
+from skipbench.contrib.lowbit.chances import Counters
 from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import generate, stream
 from skipbench.decode.method import MethodCopies
@@ -204,18 +204,6 @@ def test_skip_sets_are_nested_and_used_where_their_steps_pay() -> None:
     assert out.tokens == generate(lm, Vanilla(), [3, 1, 4, 1, 5], 64).tokens
 
 
-def test_the_angle_says_how_often_a_set_may_be_right() -> None:
-    """Larger sets err more often, by the scale of the one that was tried."""
-    ladder = PlanLadder(LAYERS, 4, 0.0)
-    ladder.turns = [0.0, 0.0, 1e-4, 0.1, 0.2, 0.4, 0.8]
-    chances = [1.0, *(ladder.chance(rung) for rung in range(1, 7))]
-    assert chances == sorted(chances, reverse=True) and chances[5] == pytest.approx(0.67, abs=0.01)
-    for _ in range(60):
-        ladder.agreement.update(3, True)
-    ladder.tried[3] = 1
-    assert ladder.chance(5) > chances[5] and ladder.chance(3) > 0.95
-
-
 def test_drafts_in_8_bits_are_right_and_read_copies_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a text that repeats itself, one pass confirms several tokens of a copy."""
     lm, passes = random_lm("llama", "fused"), list[int]()
@@ -305,25 +293,6 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     assert longest == [near[0], 2, 0] and near[0] < rates.index(max(rates)) + 1
 
 
-def test_where_nothing_can_be_copied_a_round_drafts_however_fast_the_prompt_was() -> None:
-    """A high rate of long copies behind it would have every token of such a place cost a pass."""
-    method, asked = made(CHEAP, *INT8), list[object]()
-
-    def logits(rows: list[int], *_: object) -> torch.Tensor:
-        asked.append(rows)
-        return torch.nn.functional.one_hot(torch.tensor([7] * len(rows)), 9).float() * 30
-
-    state = State(unread(2, logits=logits), [1, 2, 3])
-    state.emit([4])
-    method.begin(state)
-    method._past = [800.0, 100.0]
-    assert method.rate == 8
-    drafted = method.propose(state, 16)
-    assert asked and set(drafted.tokens) == {7}
-    best = method.ladder.chain_rate(method.prices, 16)
-    assert 1.5 < best < 2.5 and method.ladder.chain_rate(method.prices, 0) == 0
-
-
 def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -356,14 +325,6 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
     assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
-
-
-def test_hopeless_sets_are_not_tried() -> None:
-    assert chain_value(0.95, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) > BREAK_EVEN
-    assert chain_value(0.3, 0.4, [0.0, 1.0, *[1.1] * 20], 1.5, 16) < BREAK_EVEN
-    method = made("method.explore=0")
-    generate(random_lm("llama", "fused"), method, [3, 1, 4, 1, 5], 48)
-    assert method.ladder.trials == 0
 
 
 RISE = (1, 1.008, 1.03, 1.07, 1.11, 1.2)
