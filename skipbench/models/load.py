@@ -24,11 +24,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def make_lm(model: Any, engine: str, strict: bool | None) -> LM:
     """`LM` of a Hugging Face model; with `strict=None` it is strict where that can be kept: this is
-    tried in a low precision with engine `fused` on a CPU and `cuda_graphs` on a GPU, where it costs
+    tried in a low precision with engine `cuda_graphs`, and `fused` on a CPU, where it costs
     little, and where the proof at load fails, the model runs without it, and its notes say why.
     Raises SkipbenchError as `LM`.
     """
-    cheap = engine == {"cpu": "fused", "cuda": "cuda_graphs"}.get(model.device.type)
+    cheap = engine == "cuda_graphs" or (engine, model.device.type) == ("fused", "cpu")
     reason = ""
     if strict is None and model.dtype != torch.float32 and cheap:
         try:

@@ -129,11 +129,15 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     ran = json.loads(skipbench(*words, "--json").stdout)
     assert ran["engine"] == plain["engine"]
     assert ran["metrics"]["samples"] == plain["prompts"] == 2
-    turns = read_run(cell.folder).turns
+    turns, origin = read_run(cell.folder).turns, read_run(cell.folder).provenance
+    why = "engine=cuda_graphs: no CUDA device is at hand; engine=fused is used instead"
+    assert origin.engine == "fused" and origin.notes[0].startswith(why)
     assert sum(turn.prompt_tokens for turn in turns) == plain["prompt_tokens"]
     assert json.loads(skipbench(*words, "dry_run=true", "--json").stdout)["state"] == "done"
     log = (cell.folder / "run.log").read_text()
-    assert "loading tiny" in log and "prompts: 2/2" in log and log.endswith(" done\n")
+    assert (
+        "loading tiny" in log and why in log and "prompts: 2/2" in log and log.endswith(" done\n")
+    )
 
 
 def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:

@@ -91,6 +91,22 @@ def test_a_file_of_ones_own_may_set_keys_of_any_choice(
     assert str(compose(['results=/r/it\'s "b"']).results) == '/r/it\'s "b"'
 
 
+@pytest.mark.parametrize(
+    ("words", "engine"),
+    [
+        ([], ("fused", False)),
+        (["model=smollm2-135m"], ("fused", None)),
+        (["model=smollm2-135m", "model.device=cuda:0"], ("cuda_graphs", None)),
+        (["model=llama2-13b"], ("cuda_graphs", None)),
+        (["model=llama2-70b", "engine.strict=true"], ("cuda_graphs", True)),
+        (["model=llama2-13b", "engine=fused"], ("fused", False)),
+    ],
+)
+def test_the_engine_that_is_left_out_is_that_of_the_device(words: list[str], engine: Any) -> None:
+    chosen = compose(words).engine
+    assert (chosen.name, chosen.strict) == engine
+
+
 def test_every_hub_model_is_described() -> None:
     models = known_models()
     assert set(MODELS) - set(models) == {"tiny", "planted"}

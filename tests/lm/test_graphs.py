@@ -19,6 +19,7 @@ from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
 from skipbench.lm.cuda_graphs import buffers as sizes
+from skipbench.lm.cuda_graphs import products
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.device import COUNTED, SETS, USES, Key
@@ -196,6 +197,39 @@ def test_without_a_gpu_the_fused_engine_is_used_and_said(monkeypatch: pytest.Mon
     assert lm.engine.name == "cuda_graphs" and "no graph is captured" in note
     lm.allocate(64)
     contract.check_greedy(lm, make_method("uniform"), length=12)
+
+
+def test_a_head_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        CudaGraphsEngine, "head", lambda self, hidden: self.fused.head(hidden) * 1.1
+    )
+    lm = graphs()
+    assert lm.engine.name == "fused" and "the head does not give" in " ".join(lm.notes())
+
+
+def test_parts_of_long_texts_count_as_memory_that_graphs_need() -> None:
+    class Small(EagerCapture):
+        def free_bytes(self) -> int:
+            return 514 << 20
+
+    assert graphs(capture=Small).engine.name == "cuda_graphs"
+    lm = graphs(capture=Small, capacity=9000)
+    assert lm.engine.name == "fused" and "514 MiB are free on cpu" in " ".join(lm.notes())
+
+
+@torch.inference_mode()
+def test_the_head_of_wide_drafts_is_the_librarys_under_strict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lm, rows = LM(random_model("llama").to(torch.bfloat16), EAGER, True), list[int]()
+    own = products.linear
+    monkeypatch.setattr(
+        products, "linear", lambda x, *more: [rows.append(len(x)), own(x, *more)][1]
+    )
+    for verified in (False, True):
+        lm.head(torch.ones(20, 32, dtype=torch.bfloat16), verified=verified)
+    lm.head(torch.ones(16, 32, dtype=torch.bfloat16))
+    assert rows == [20, 16]
 
 
 def test_a_graph_that_computes_something_else_is_refused() -> None:

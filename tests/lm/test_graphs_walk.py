@@ -287,6 +287,8 @@ class Walk:
         """A larger cache, which loses its rows."""
         self.capacity = min(MOST, self.capacity + r.randrange(8, 40)) if self.capacity else CAPACITY
         self.both(lambda lm: lm.allocate(self.capacity))
+        if self.lms[0].engine.name != "cuda_graphs":
+            raise Mismatch(self.lms[0].notes()[-1])
         self.valid = torch.zeros(self.layers, self.capacity + MAX_ROWS, dtype=torch.bool)
         if self.length == 0:
             self.prefill(r)
@@ -304,6 +306,7 @@ def walk(walker: Walk, steps: int, seed: int) -> None:
     r = Random(seed)
     for step in range(steps):
         (name,), own = r.choices(list(WEIGHTS), list(WEIGHTS.values())), r.randrange(1 << 30)
+        name = "grow" if step == steps * 2 // 3 else name  # in every walk once
         try:
             walker(name, own)
         except Mismatch as error:
@@ -386,10 +389,10 @@ TIERS = [
     Tier("mistral", 90, exact=True),
     Tier("qwen3", 90),
     Tier("qwen2", 70, full=True),
-    Tier("llama", 15, tape=True),
+    Tier("llama", 40, tape=True),
 ]
 CASES = [(number, seeds) for number in range(len(TIERS)) for seeds in (range(3, 4), range(4, 203))]
-DAILY = [(0, range(3, 4)), (4, range(3, 4))]
+DAILY = [(0, range(3, 4)), (4, range(3, 4)), (5, range(3, 4))]
 
 
 @contextlib.contextmanager
@@ -409,7 +412,10 @@ def walker(tier: Tier) -> Iterator[Walk]:
         graphs = LM(model, partial(CudaGraphsEngine, capture=capture))
         anew = partial(Anew, capture=EagerCapture)
         other = LM(random_model(tier.family), anew if tier.exact else "fused")
-        yield Walk((graphs, other), 0.0 if tier.exact else NEAR, faults)
+        made = Walk((graphs, other), 0.0 if tier.exact else NEAR, faults)
+        if tier.tape:  # Triton's interpreter would multiply in 8 bits
+            made.plans = [plan for plan in made.plans if plan is None or not plan.variant]
+        yield made
 
 
 @pytest.mark.parametrize(("tier", "seeds"), rest_slow(CASES, DAILY.__contains__), ids=str)
