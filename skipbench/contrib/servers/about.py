@@ -108,9 +108,13 @@ def settings_of(servers: Mapping[str, Server]) -> dict[str, str]:
 def refuse_changes(server: Server, now: Pages) -> None:
     """Raises SkipbenchError where fields differ on pages that are known both times."""
     was = json.loads(json.dumps(server.pages), object_pairs_hook=_kept)  # records may be older
-    names = [(page, name) for page in was if page in now for name in {**was[page], **now[page]}]
-    pairs = [(f"{p} {n}", was[p].get(n), now[p].get(n)) for p, n in names]
-    found = [f"{what} was {str(a)[:80]} and is {str(b)[:80]}" for what, a, b in pairs if a != b]
+    found = list[str]()
+    for page in was.keys() & now.keys():
+        a, b = dict(leaves(was[page])), dict(leaves(now[page]))
+        pairs = [(f"{page} {key}", a.get(key), b.get(key)) for key in {**a, **b}]
+        found += [
+            f"{what} was {str(x)[:80]} and is {str(y)[:80]}" for what, x, y in pairs if x != y
+        ]
     if found:
         changed = "; ".join(found[:SHOWN])
         raise SkipbenchError(f"{server.url}: {changed}; fresh=true sets the records aside")
@@ -168,7 +172,7 @@ def model_of(url: str, name: str | None, key: str) -> dict[str, Any]:
         known = [{**one, "id": one["id"] + ""} for one in listed]
         why = "an empty list"
     except Fault as fault:
-        if fault.loads or (fault.away and not name):
+        if fault.loads or (fault.passing and not name):
             raise
         known, why = [], str(fault)
     except (ValueError, LookupError, TypeError, RecursionError):
