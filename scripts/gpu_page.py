@@ -22,7 +22,7 @@ def page(report: Found) -> str:
     kind = "Rehearsal on a CPU: no figure here means a GPU" if rehearsal else f"{name}, measured"
     head = [
         f"# {kind}",
-        f"{default(steps, rehearsal)} (`engine=cuda_graphs` where a CUDA device is)",
+        f"`engine=cuda_graphs` where a CUDA device is: {default(steps, rehearsal)}",
         claims("what ran", ran(steps)),
         claims("condition of the default", conditions(steps, rehearsal)),
         "## Wrong",
@@ -61,8 +61,9 @@ def section(step: Found, card: Card | None) -> Iterator[str]:
         if title:
             yield f"**{title}**"
         yield table([row for _, row in group])
-    said = dict.fromkeys(str(line["notes"]) for line in step["found"] if line.get("notes"))
-    yield from (f"Notes: {note}" for note in said)
+    said = "; ".join(str(line["notes"]) for line in step["found"] if line.get("notes"))
+    if said:
+        yield f"Notes: {'; '.join(dict.fromkeys(said.split('; ')))}"
     if step["state"] == "failed" and step["tail"]:
         yield "\n".join(["```", *step["tail"].replace("```", "").splitlines()[-12:], "```"])
 

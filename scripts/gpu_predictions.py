@@ -4,8 +4,8 @@
 
 Milliseconds in bfloat16, unless a line says otherwise, of passes that the H100 took with prototype
 kernels (`results/gpu/h100-80gb/prototypes`). Another card reads the same bytes at the copy rate
-that its report has just measured; what is not reading (launches, gaps) takes an H100's time on a
-Hopper GPU, and up to `SLOWER` times as long elsewhere. It needs Python alone.
+that its report has just measured; launches and gaps between kernels are an H100's, in wider bounds.
+It needs Python alone.
 """
 
 import re
@@ -24,7 +24,9 @@ PASSES = (  # of Llama-3-8B's sizes: low, likely and high per number of rows, by
 )
 H100_COPY = 3030.0  # GB/s
 NEAR = 0.03  # of it: the rate of an H100
-LESS, SLOWER = 0.75, 2.0  # times an H100's launches and gaps, on another generation
+HOPPER, OTHER = 1.3, 2.0
+"""Most times an H100's launches and gaps, on another Hopper GPU and on other generations."""
+LESS = 0.75
 LARGEST, SMALLEST = "llama3-8b", "smollm2-135m"
 
 
@@ -113,7 +115,8 @@ def scaled(ms: Reach, context: int, shape: str, of: str, card: Card) -> Reach:
     """Milliseconds of a pass on a card, of an H100's over another size."""
     size, theirs = SIZES[shape], SIZES[of]
     reads = 1e3 * size.read(context) / card.copy
-    less, slower = (1.0, 1.0) if card.hopper else (LESS, SLOWER)
+    slower = 1.0 if card == H100 else HOPPER if card.hopper else OTHER
+    less = 1.0 if card == H100 else min(LESS, H100_COPY / card.copy)
     low, likely, high = (
         (x - 1e3 * theirs.read(context) / H100_COPY) * size.layers / theirs.layers for x in ms
     )

@@ -90,7 +90,11 @@ def write(path: Path, text: str) -> None:
 def keep(report: Report, out: Path) -> None:
     """Writes the report and its page."""
     write(out / "report.json", json.dumps(asdict(report), indent=1) + "\n")
-    write(out / "README.md", page(asdict(report)))
+    try:
+        text = page(asdict(report))
+    except (KeyError, TypeError, ValueError) as error:  # the other steps go on
+        text = f"No page can be made of a line in report.json: {error!r}\n"
+    write(out / "README.md", text)
 
 
 def earlier(out: Path) -> Report | None:

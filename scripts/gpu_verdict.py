@@ -49,7 +49,7 @@ def lacking(line: Found) -> str | None:
 
 def refused(line: Found) -> str | None:
     if "refused" in line:
-        return f"strict refused, {line['engine']}: {line['refused']}"
+        return f"strict refused, {line.get('engine')}: {line['refused']}"
     loose = line.get("table") == "start" and line["engine"] == "cuda_graphs" and not line["strict"]
     return "not strict in half precision" if loose and line["dtype"] != "float32" else None
 
@@ -216,10 +216,10 @@ def conditions(steps: Steps, rehearsal: bool) -> list[Claim]:
 def default(steps: Steps, rehearsal: bool) -> str:
     """Yes, where all that ran is what is claimed and all conditions hold; else no, and why."""
     claims = [*ran(steps), *conditions(steps, rehearsal)]
-    against = [f"{c.what}: {c.found}" for c in claims if c.holds is False]
-    unknown = [c.what for c in claims if c.holds is None]
+    against, unknown = ([c.what for c in claims if c.holds is says] for says in (False, None))
     if not against and rehearsal:
         return "**default: not decided on a CPU**"
-    if against:
-        return f"**default: no**: {'; '.join(against)}"
-    return f"**default: no**: {MISSING}: {'; '.join(unknown)}" if unknown else "**default: yes**"
+    if against or unknown:
+        why = ", ".join(against or unknown)
+        return f"**default: no** ({why}{'' if against else f': {MISSING}'})"
+    return "**default: yes**"
