@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -84,8 +84,12 @@ def _cell_or_sweep(argv: list[str]) -> None:
     from skipbench.cli.compare import cells_of_methods, run_cells
 
     with json_lines(asked.json):
-        chosen = {key: value for key, _, value in (word.partition("=") for word in overrides)}
-        _check_dry(chosen)
+        chosen = dict(word.split("=", 1) for word in overrides)
+        sweeper, launcher = (chosen.get(f"hydra/{of}", "basic") for of in ("sweeper", "launcher"))
+        if chosen.get("dry_run") == "true" and sweeper not in ("basic", "experiment"):
+            raise SkipbenchError(
+                f"hydra/sweeper={sweeper} chooses cells by results, which dry_run=true has not"
+            )
         if flags or not (cells := cells_of_methods(overrides)):
             sys.argv = ["skipbench", *flags, *with_search_path(overrides)]
             from skipbench.launch.sweeper import job, register
@@ -95,8 +99,7 @@ def _cell_or_sweep(argv: list[str]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = "1"
             with hydra_errors(overrides):
                 cells += [Cell(to_run_config(config)) for config in run_hydra(job)]
-            launcher = chosen.get("hydra/launcher", "basic")
-            if launcher not in ("basic", "slurm") and "dry_run" not in chosen:
+            if launcher not in ("basic", "slurm") and chosen.get("dry_run") != "true":
                 say(
                     f"note: cells that hydra/launcher={launcher} ran at once on one machine slowed "
                     "each other down; submit hardware=local gives each a GPU of its own"
@@ -104,16 +107,6 @@ def _cell_or_sweep(argv: list[str]) -> None:
         run_cells(cells, asked)
     if not argv:
         say(NEXT, "dim")
-
-
-def _check_dry(chosen: Mapping[str, str]) -> None:
-    """Raises SkipbenchError for a dry run of a sweeper that searches."""
-    sweeper = chosen.get("hydra/sweeper", "basic")
-    if chosen.get("dry_run", "").lower() == "true" and sweeper not in ("basic", "experiment"):
-        raise SkipbenchError(
-            f"hydra/sweeper={sweeper} chooses a cell by the results of those before it, which "
-            "dry_run=true does not have; leave one of them out"
-        )
 
 
 def _check_flags(argv: Sequence[str]) -> None:

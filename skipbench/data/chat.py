@@ -24,6 +24,7 @@ VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions. "
 )
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _CLOCK = re.compile(r"""strftime_now\((['"])(.*?)\1\)""")
 History = Sequence[tuple[str, str]]  # prompts and answers of the turns before one
 

@@ -6,12 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from skipbench.data.chat import plain_message, plain_text
+from skipbench.data.chat import ROLES, plain_message, plain_text
 from skipbench.data.rows import NOT_EMPTY, Example, placed_rows, sample_rows
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
 
-ROLES = ("system", "user", "assistant", "tool")
 WANTED = f"a prompt, or messages: a list of objects with a role ({', '.join(ROLES)}) and content"
 Messages = Annotated[list[dict[str, Any]], NOT_EMPTY]
 
@@ -67,7 +66,7 @@ def _rows(file: Path) -> Iterator[Example]:
                 raise SkipbenchError(f"role {wrong[0]!r}")
         except SkipbenchError as error:
             raise SkipbenchError(f"{place}: {error}; wanted {WANTED}") from error
-        if (last := chat[-1]["role"]) not in ("user", "tool"):
+        if (last := chat[-1]["role"]) not in ("user", "tool", "function"):
             raise SkipbenchError(f"{place}: the last message is of {last!r}; leave its answer out")
         source = hashed([chat, given] if given else chat, sort_keys=False)
         yield Example(name, plain_text(chat), messages=tuple(chat), template=given, source=source)

@@ -116,7 +116,7 @@ MISTAKES = [
     ("model.path=/nope", "model.path='/nope' is neither a folder, nor a .gguf file"),
     ("model.path=meta-llama/Llama-3.2-1B", "python -m skipbench data"),
     ("method=fixed method.skip=attn:1;mlp:3", "quoted twice, as in 'method.skip=\"attn:1;mlp:3"),
-    ("dry_run=true hydra/sweeper=optuna", "hydra/sweeper=optuna chooses a cell by the results"),
+    ("dry_run=true hydra/sweeper=optuna", "hydra/sweeper=optuna chooses cells by results"),
     ("method.skip=attn:99", "a model of 12 layers has 0 to 23"),
     ("method.stop=fixed", "a stop rule is chosen by stop@method.stop=adaptive|fixed"),
     (f"method=self-sd model.path={MINI}", "no skip set"),

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from skipbench.bench.ask import PromptType
 from skipbench.config.configurable import Positive
 from skipbench.contrib.serve.refused import Refused, named, other, shown
+from skipbench.data.chat import ROLES
 
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Prompts = Annotated[list[str | int | list[int]], Meta(min_length=1)]
@@ -41,7 +42,6 @@ NEUTRAL = {
 }  # fields that are taken with this value alone, or null
 OF_CHAT = {"add_generation_prompt": True, "add_special_tokens": False}
 OF_TEXTS = {"add_special_tokens": True}
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
