@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from skipbench.bench.prompts import eos_ids
 from skipbench.contrib.serve.metrics import ServerMetrics
 from skipbench.contrib.serve.refused import Refused, shown
-from skipbench.contrib.serve.replies import Reply, error_body
+from skipbench.contrib.serve.replies import Reply
 from skipbench.contrib.serve.requests import read_request
 from skipbench.contrib.serve.worker import Worker
 from skipbench.decode.answer import Stream
@@ -203,7 +203,7 @@ class Server:
         elif not isinstance(error, SkipbenchError):
             status, message = 500, "the server failed; its log says why"
         kind = "server_error" if status >= 500 else KINDS.get(status, "invalid_request_error")
-        return status, error_body(message, kind, param, code)
+        return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
     async def _error(self, request: Request, error: Exception) -> Response:
         status, body = self._described(error)

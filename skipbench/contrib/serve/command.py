@@ -51,8 +51,7 @@ def run_serve(asked: Serve) -> None:
         listening = socket.create_server((asked.host, asked.port), family=family, backlog=2048)
     except OSError as error:
         why = str(error.strerror).partition(" (")[0].lower()
-        where = f"host={asked.host} port={asked.port}"
-        raise SkipbenchError(f"{where}: {why}; port= names another port") from error
+        raise SkipbenchError(f"{asked.host}:{asked.port}: {why}; port= names another") from error
     import uvicorn
 
     from skipbench.contrib.serve.app import Server

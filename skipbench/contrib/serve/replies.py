@@ -23,8 +23,8 @@ class Reply:
 
     def __init__(self, asked: Asked, tokenizer: Any) -> None:
         self.asked, self._tokenizer = asked, tokenizer
-        self._id = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
-        self._created = int(time.time())
+        name = f"{'chatcmpl' if asked.chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._own = {"id": name, "created": int(time.time()), "model": asked.body.model}
         self._shown = Counter[int]()  # tokens per choice whose log-probabilities are sent
         self._said = defaultdict[int, bytearray](bytearray)  # text of these tokens
 
@@ -73,9 +73,7 @@ class Reply:
 
     def _head(self, kind: str) -> dict[str, Any]:
         """The beginning of a body; `kind`: of a chat's."""
-        kind = kind if self.asked.chat else "text_completion"
-        head = {"id": self._id, "object": kind, "created": self._created}
-        return head | {"model": self.asked.body.model}
+        return self._own | {"object": kind if self.asked.chat else "text_completion"}
 
     def _chunk(
         self, index: int, part: dict[str, Any], found: Any, reason: str | None
@@ -146,8 +144,3 @@ def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:
             "rejected_prediction_tokens": max(0, drafted - accepted),
         },
     }
-
-
-def error_body(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

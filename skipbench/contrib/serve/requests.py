@@ -30,6 +30,7 @@ HINTS = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"),
     *("prompt_cache_key", "prompt_cache_retention", "prediction", "reasoning_effort", "verbosity"),
     *("request_id", "cache_salt", "priority", "include_reasoning", "cache_prompt"),
+    *("continuous_usage_stats", "include_obfuscation"),  # of `stream_options`
 }  # fields that change no answer here
 NEUTRAL = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), 0),
@@ -37,8 +38,9 @@ NEUTRAL = {
     **dict.fromkeys(("echo", "use_beam_search", "early_stopping", "continue_final_message"), False),
     **dict.fromkeys(("include_stop_str_in_output", "return_token_ids"), False),
     **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens", "detokenize"), True),
-    **{"return_tokens_as_token_ids": False, "suffix": "", "mm_processor_kwargs": {}},
-    **{"modalities": ["text"], "response_format": {"type": "text"}, "bad_words": []},
+    **{"return_tokens_as_token_ids": False, "mm_processor_kwargs": {}, "vllm_xargs": {}},
+    **{"bad_words": [], "documents": [], "functions": [], "logits_processors": []},
+    **{"modalities": ["text"], "response_format": {"type": "text"}, "suffix": ""},
 }  # fields that are taken with this value alone, or null
 OF_CHAT = {"add_generation_prompt": True, "add_special_tokens": False}
 OF_TEXTS = {"add_special_tokens": True}
@@ -46,8 +48,6 @@ OF_TEXTS = {"add_special_tokens": True}
 
 class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool = False
-    continuous_usage_stats: bool = False
-    include_obfuscation: bool = False  # events have no padding
 
 
 class _Request(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -94,10 +94,8 @@ class ChatCompletion(_Request):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as `LanguageModel.generate` takes it: one choice per prompt and seed.
-
-    Attributes:
-        options: what all choices share, without `seed`.
+    """A request as `LanguageModel.generate` takes it: one choice per prompt and seed, and what
+    they share.
     """
 
     body: Any  # Completion or ChatCompletion
@@ -130,8 +128,7 @@ def read_request(
     longest = asked.max_completion_tokens or asked.max_tokens
     options = {**defaults, "max_new_tokens": longest, "stop": asked.stop or []}
     options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
-    if options.get("top_k") == -1:  # vLLM's word for off
-        options["top_k"] = 0
+    options["top_k"] = max(0, options.get("top_k", 0))  # vLLM's word for off is -1
     if options.get("top_p") == 0 or options.get("temperature", 1) < GREEDY:
         options |= {"top_p": 1.0, "temperature": 0.0}
     if asked.min_tokens:
@@ -167,7 +164,7 @@ def _message(place: str, given: dict[str, Any]) -> dict[str, Any]:
     """A message as chat templates read it: without nulls, and with arguments of calls as objects.
     Raises Refused for another role, and for a content that is no text.
     """
-    said = _filled(given)
+    said = {name: value for name, value in given.items() if value is not None}
     if said.get("role") not in ROLES:
         raise other(f"{place}.role", said.get("role"), " or ".join(ROLES))
     if said["role"] == "assistant" and (said.get("tool_calls") or said.get("function_call")):
@@ -204,12 +201,12 @@ def _asking(fields: dict[str, Any], neutral: dict[str, Any]) -> dict[str, Any]:
     """The fields that ask for something: not null, no hint, not neutral. Raises Refused for a value
     that is not neutral where nothing else is taken.
     """
-    given = {k: _filled(v) if isinstance(v, dict) else v for k, v in _filled(fields).items()}
+    given = {k: _saying(v) if isinstance(v, dict) else v for k, v in _saying(fields).items()}
     for name in given.keys() & neutral.keys():
         if (value := given.pop(name)) != neutral[name]:
             raise other(name, value, shown(neutral[name]))
-    return {name: value for name, value in given.items() if name not in HINTS}
+    return given
 
 
-def _filled(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _saying(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: value for k, value in fields.items() if value is not None and k not in HINTS}
