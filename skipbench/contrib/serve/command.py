@@ -1,6 +1,7 @@
 """`serve`: OpenAI's API over one model."""
 
 import ipaddress
+import logging
 import os
 import socket
 from importlib.util import find_spec
@@ -52,12 +53,12 @@ def run_serve(asked: Serve) -> None:
     except OSError as error:
         why = str(error.strerror).partition(" (")[0].lower()
         raise SkipbenchError(f"{asked.host}:{asked.port}: {why}; port= names another") from error
-    import uvicorn
-
-    from skipbench.contrib.serve.app import Server
-    from skipbench.language_model import load_settings
-
     try:
+        import uvicorn
+
+        from skipbench.contrib.serve.app import Server
+        from skipbench.language_model import load_settings
+
         with working("loading the model"):
             model = load_settings(asked.model_settings(), asked.method)
         say_replaced(model.config.engine.name, model.lm)
@@ -81,6 +82,10 @@ def run_serve(asked: Serve) -> None:
             limit_concurrency=asked.queue + 256,
             timeout_graceful_shutdown=5,
             server_header=False,
+        )
+        # what is cut off at the end is no failure
+        logging.getLogger("uvicorn.error").addFilter(
+            lambda said: "Cancelled" not in str(said.exc_info)
         )
         uvicorn.Server(config).run([listening])
     except (KeyboardInterrupt, Interrupted):

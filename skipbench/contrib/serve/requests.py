@@ -152,10 +152,8 @@ def read_request(
 def _of_chat(asked: ChatCompletion, options: dict[str, Any]) -> list[PromptType]:
     if asked.top_logprobs is not None and not asked.logprobs:
         raise Refused("top_logprobs needs logprobs=true", param="top_logprobs")
-    if asked.logprobs:
-        options["logprobs"] = asked.top_logprobs or 0
-    if asked.tool_choice != "none":
-        options["tools"] = asked.tools or None
+    options["logprobs"] = asked.top_logprobs or 0 if asked.logprobs else None
+    options["tools"] = asked.tools if asked.tools and asked.tool_choice != "none" else None
     options["thinking"] = asked.chat_template_kwargs.get("enable_thinking")
     return [[_message(f"messages[{at}]", said) for at, said in enumerate(asked.messages)]]
 
@@ -182,8 +180,8 @@ def _call(call: Any) -> Any:
     """A tool call; clients send its arguments as JSON, templates write them as JSON again."""
     with suppress(msgspec.DecodeError, LookupError, TypeError):
         made = call["function"]
-        arguments = msgspec.json.decode(made["arguments"] or "{}")
-        return {**call, "function": {**made, "arguments": arguments}}
+        read = {"arguments": msgspec.json.decode(made["arguments"] or "{}")}
+        return {**call, "function": {**made, **read}}
     return call
 
 
