@@ -1,14 +1,21 @@
-"""Strategies of a round: read late on a GPU, which a CPU can do, too, with the same tokens."""
+"""Rounds: read late on a GPU, which a CPU can do, too; by force of a reference; as printed."""
 
+import functools
+import io
 import itertools
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from common import make_method
-from conftest import random_lm, random_model
+from conftest import Command, make_method, random_lm, random_model, rest_slow
 
+import skipbench
+from skipbench.cli import answers
+from skipbench.console import Console
+from skipbench.decode.draft import Draft, State
 from skipbench.decode.loop import Step, generate
 from skipbench.decode.sampling import Logprob, Sampler
+from skipbench.language_model import load
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.model import LM
@@ -50,3 +57,103 @@ def test_rows_beside_the_nodes_are_told() -> None:
 def test_a_step_is_cut_with_what_belongs_to_its_tokens() -> None:
     step = Step([5, 6], ["draft", ""], logprobs=[Logprob(5, -1.0, []), Logprob(6, -2.0, [])])
     assert step.cut(1) == Step([5], ["draft"], logprobs=[Logprob(5, -1.0, [])])
+
+
+TOKENS = 24
+
+
+@functools.cache
+def tiny() -> tuple[LM, list[int]]:
+    model = skipbench.load("tiny", "swift")
+    ids = model.tokenizer("Once upon a time there was a dog. Once upon a time")["input_ids"]
+    model.lm.allocate(480)
+    return model.lm, list(ids)
+
+
+@pytest.mark.parametrize(
+    "name",
+    rest_slow(
+        ["uniform", "swift", "prompt-lookup", "lookahead", "del", "clasp"],
+        ("uniform", "swift", "lookahead").__contains__,
+    ),
+)
+@pytest.mark.parametrize("temperature", rest_slow([0.0, 1.0], (1.0).__eq__))
+def test_the_output_is_the_reference_by_force(name: str, temperature: float) -> None:
+    """A reference that is not vanilla's; matches are counted as KnapSpec's script counts them."""
+    (lm, ids), method = tiny(), make_method(name, layers=12)
+    plain = generate(lm, Vanilla(), ids, TOKENS).tokens
+    reference = [*plain[:6], plain[3], *plain[6:-1]]
+    assert reference != plain
+    drafts: list[tuple[int, Draft]] = []
+    propose = method.propose
+
+    def kept(state: State, budget: int) -> Draft:
+        drafts.append((len(state.output), propose(state, budget)))
+        return drafts[-1][1]
+
+    method.propose = kept  # type: ignore[method-assign]  # of one test
+    sampler = Sampler(temperature, seed=3)
+    out = generate(lm, method, ids, TOKENS, sampler=sampler, reference=reference)
+    assert out.tokens == reference
+    assert 1 + sum(r.emitted for r in out.rounds) == len(reference)
+    for (at, draft), counts in zip(drafts, out.rounds, strict=True):
+        if draft.parent is None:  # the leading drafted tokens that are the reference's
+            pairs = [*zip(draft.tokens[: draft.num_verifiable], reference[at:], strict=False)]
+            unlike = [i for i, (ours, theirs) in enumerate(pairs) if ours != theirs]
+            assert counts.accepted == (unlike[0] if unlike else len(pairs))
+
+
+def test_vanilla_s_own_tokens_force_nothing_and_an_eos_ends() -> None:
+    lm, ids = tiny()
+    plain = generate(lm, Vanilla(), ids, TOKENS).tokens
+    free = generate(lm, make_method("uniform", layers=12), ids, TOKENS)
+    forced = generate(lm, make_method("uniform", layers=12), ids, TOKENS, reference=plain)
+    assert (forced.tokens, forced.rounds) == (free.tokens, free.rounds)
+    eos, end = frozenset({plain[9]}), plain.index(plain[9]) + 1
+    cut = generate(lm, make_method("uniform", layers=12), ids, TOKENS, eos, reference=plain[:end])
+    assert cut.tokens == plain[:end] and cut.finish == "eos"
+
+
+STORY = "Once upon a time there was a dog. Once upon a time"
+
+
+def test_generate_streams_and_compares(skipbench: Command) -> None:
+    done = skipbench("generate", "method=self-sd", "max_new_tokens=24", "--compare", STORY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip("\n") == load("tiny", "self-sd").generate(STORY, 24).text
+    ours, vanilla, ratio = done.stderr.splitlines()[-3:]
+    assert ours.startswith("self-sd: 24 tokens in ") and "drafted tokens accepted" in ours
+    assert vanilla.startswith("vanilla: 24 tokens in 23 passes, ")
+    assert ratio.endswith("x after the first token; the same tokens")
+
+
+def test_a_terminal_shows_accepted_tokens_in_colour(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = io.StringIO()
+    terminal = Console(
+        file=screen, force_terminal=True, width=40, height=20, color_system="standard"
+    )
+    monkeypatch.setattr(answers, "out", terminal)
+    answer = answers.show_stream(load("tiny", "self-sd").generate(STORY, 24, stream=True))
+    shown = screen.getvalue()
+    assert answer.accepted > 0 and "\x1b[32m" in shown  # green
+    said = capsys.readouterr().err
+    assert "self-sd: 24 tokens in" in said and "tokens/s" in said
+
+
+def test_ctrl_c_ends_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = load("tiny", "swift").generate(STORY, 64, stream=True)
+    read = iter(stream)
+    texts = [next(read).text, next(read).text]
+
+    def pressed() -> Iterator[Step]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(stream, "_steps", pressed())
+    answer = answers.show_stream(stream)
+    assert answer.finish == "unfinished" and answer.text.startswith("".join(texts))
+    assert "stopped" in capsys.readouterr().err

@@ -100,21 +100,6 @@ def test_logits_are_those_of_fused_for_every_shape_of_rows() -> None:
 
 
 @torch.inference_mode()
-def test_recording_changes_nothing_in_the_cache_and_a_new_set_records_nothing() -> None:
-    lm = graphs()
-    lm.prefill(PROMPT * 3)
-    before = [rows[:36].clone() for rows in lm.cache.rows]
-    for rows in (1, 9, 20):
-        lm.logits([5] * rows, TokenRows.chain(36, rows))
-    for rows_before, rows_now in zip(before, lm.cache.rows, strict=True):
-        assert torch.equal(rows_before, rows_now[:36])
-    known = set(captured(lm))
-    for seed in range(5):
-        lm.logits([5], TokenRows.chain(36, 1), fixed_set("random", 4, 0.5, seed))
-    assert set(captured(lm)) == known
-
-
-@torch.inference_mode()
 def test_a_pass_that_skips_nothing_is_one_replay() -> None:
     lm = graphs()
     lm.prefill(PROMPT)

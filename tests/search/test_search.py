@@ -101,18 +101,6 @@ def test_a_search_that_was_stopped_goes_on(name: str, rounded: bool, tmp_path: P
     assert bests == [min(t["value"] for t in whole[: i + 1]) for i in range(len(whole))]
 
 
-def test_a_suggestion_depends_on_the_trials_alone() -> None:
-    """A restored search must draw as the unbroken one, whatever was suggested before the stop."""
-    unbroken, restored = make("bayes", init=2), make("bayes", init=2)
-    for _ in range(4):
-        skip = unbroken.suggest()
-        for strategy in (unbroken, restored):
-            strategy.point = unbroken.point
-            strategy.register(skip, toy(skip)[0])
-    assert unbroken.suggest() == restored.suggest()
-    assert unbroken.point == restored.point is not None
-
-
 def test_a_set_without_a_value_counts_the_same_after_a_stop(tmp_path: Path) -> None:
     class Spy(Strategy):
         def register(self, skip: DraftPlan, value: float) -> None:
