@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -48,28 +49,22 @@ def methods_of(lm: LM) -> dict[str, Method]:
     }
 
 
-def loaded(model: Any, engine: str, prompt: list[int], capacity: int, small: bool) -> Any:
-    """The model under an engine, and the seconds until its first token: kernels that are compiled,
-    the proof of strict, captures.
-    """
-    began, strict = time.perf_counter(), True if small and engine == "cuda_graphs" else None
-    lm = make_lm(model, engine, strict)
-    lm.allocate(capacity)
-    generate(lm, Vanilla(), prompt, 1)
-    return lm, time.perf_counter() - began
-
-
 def starts(model: Any, prompt: list[int], capacity: int, small: bool) -> Iterator[Any]:
-    """Lines on fused and graphs, cold and warm; then the LM on graphs."""
+    """Lines on the seconds until the first token, with kernels that are compiled, the proof of
+    strict, and captures: fused and graphs, cold and warm. Then the LM on graphs.
+    """
     lm: Any = None
-    for engine in ("fused", "cuda_graphs"):
-        for state in ("cold", "warm"):
-            lm = None
-            gc.collect()
-            lm, first_s = loaded(model, engine, prompt, capacity, small)
-            line = {"table": "start", **said(lm, engine), "from": state, "first token s": first_s}
-            line |= {"dtype": str(lm.dtype).removeprefix("torch."), "strict": lm.strict}
-            yield line | lm.engine.captured()._asdict()
+    for engine, state in product(("fused", "cuda_graphs"), ("cold", "warm")):
+        lm = None
+        gc.collect()
+        began, strict = time.perf_counter(), True if small and engine == "cuda_graphs" else None
+        lm = make_lm(model, engine, strict)
+        lm.allocate(capacity)
+        generate(lm, Vanilla(), prompt, 1)
+        line = {"table": "start", **said(lm, engine), "from": state}
+        line |= {"first token s": time.perf_counter() - began}
+        line |= {"dtype": str(lm.dtype).removeprefix("torch."), "strict": lm.strict}
+        yield line | lm.engine.captured()._asdict()
     yield lm
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from scripts.gpu_predictions import Card, card_of, markdown, rows_of
-from scripts.gpu_verdict import FIRST, OTHERS, WHOLE, Claim, conditions, default, faults, lines, ran
+from scripts.gpu_verdict import GATES, Claim, conditions, default, faults, lines, ran
 
 Found = dict[str, Any]  # a line of JSON that a step printed
 Row = dict[str, Any]
@@ -46,7 +46,7 @@ def claims(heading: str, found: Sequence[Claim]) -> str:
 
 def wrong(steps: Sequence[Found]) -> list[str]:
     """What any gate says, those of the first lines first."""
-    return [line for gate in (*FIRST, *OTHERS, *WHOLE) for line in faults(gate, steps)]
+    return [line for gate in GATES for line in faults(gate, steps)]
 
 
 def section(step: Found, card: Card | None) -> Iterator[str]:

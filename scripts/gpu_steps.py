@@ -32,16 +32,15 @@ class Step:
     name: str
     shows: str
     measured_s: float
-    """What it took on an H100 80GB."""
+    """What it took on an H100 80GB, and guesses of what no GPU has run: the proof of strict rows
+    at load, new steps."""
     words: str
     environment: dict[str, str] = field(default_factory=dict)
     """Variables, on a GPU only."""
-    guessed_s: float = 0.0
-    """More, for what no GPU has run yet: the proof of strict rows at load, new steps."""
 
     def limit_s(self, slower: float) -> float:
         """On a card on which an H100's seconds take so many times as long."""
-        return SLACK * slower * (self.measured_s + self.guessed_s) + START_S
+        return SLACK * slower * self.measured_s + START_S
 
 
 def held(waiting: Sequence[Step], left_s: float, slower: float) -> list[Step]:
@@ -68,38 +67,34 @@ PLANTED = "model=planted model.shape={shape} model.device={device} results={out}
 PROFILE = (
     PLANTED + "profile.contexts={contexts} profile.rows={rows} profile.repeats={repeats} --json "
 )
-STORIES = "dataset=mini-stories limit={limit} dataset.max_new_tokens={tokens} --json"
-PASSES = "scripts/gpu_passes.py {figures} {small} --shape {shape}"
+PASSES = "scripts/gpu_passes.py {small} --shape {shape} "
 STEPS = (
     Step("environment and ceilings", "The machine, and the rates of its memory.", 16,
-         PASSES.replace("{figures}", "ceilings")),
-    Step("kernels", "Where the time of a pass goes.", 12,
-         PASSES.replace("{figures}", "kernels"), guessed_s=12),
+         PASSES + "ceilings"),
+    Step("kernels", "Where the time of a pass goes.", 24, PASSES + "kernels"),
     Step("rows", "Rows that are verified together, bit by bit against the same rows alone; logits "
-         "against those of float32.", 54, PASSES.replace("{figures}", "rows"), guessed_s=12),
-    Step("engines", "`fused` and `cuda_graphs` end to end, by turns, with all that graphs cost.", 0,
-         "scripts/gpu_engines.py {small} --shape {shape}", guessed_s=120),
-    Step("engines in float32", "The same in float32, where all tokens are equal.", 0,
-         "scripts/gpu_engines.py {small} --shape {shape32} --dtype float32", guessed_s=60),
+         "against those of float32.", 66, PASSES + "rows"),
+    Step("engines", "Both engines end to end, by turns, with all that graphs cost.", 150,
+         "scripts/gpu_engines.py {small} --shape {shape}"),
+    Step("engines in float32", "The same in float32, where all tokens are equal.", 60,
+         "scripts/gpu_engines.py {small} --shape {shape32} --dtype float32"),
     Step("passes", "A pass by rows, context and sizes, and a draft without half of the sub-layers.",
-         57, PASSES.replace("{figures}", "passes"), guessed_s=12),
-    Step("cells", "Five methods by turns with vanilla, on a planted model.", 136,
-         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} " + PLANTED
-         + STORIES, guessed_s=12),
-    Step("draft plans", "A draft step by plan: 8 and 4 bits, half of the sub-layers "
-         "left out.", 28, PASSES.replace("{figures}", "plans"), guessed_s=12),
+         69, PASSES + "passes"),
+    Step("cells", "Five methods by turns with vanilla, on a planted model.", 148,
+         "-m skipbench method={methods} engine=cuda_graphs model.dtype={dtype} limit={limit} "
+         "dataset=mini-stories dataset.max_new_tokens={tokens} --json " + PLANTED),
+    Step("draft plans", "A step by plan: 8, 4 bits, half left out.", 40, PASSES + "plans"),
     Step("prices of cuda_graphs", "A pass by context and rows, and the bytes that it reads; kept "
-         "in `latency/`, for `predict`.", 43,
-         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE, guessed_s=12),
+         "in `latency/`, for `predict`.", 55,
+         "-m skipbench profile engine=cuda_graphs model.dtype={dtype} " + PROFILE),
     Step("tests", "Tests with the marker `gpu`.", 139,
          "-m pytest -o addopts= -W ignore::pytest.PytestAssertRewriteWarning -p no:cacheprovider "
          "-m gpu -q --junitxml={out}/tests.xml {tests}"),
     Step("streams", "torch's own check of streams and events, on graphs, rounds launched late: a "
-         "hazard is an error.", 40, "-m skipbench method=uniform engine=cuda_graphs limit=2 "
+         "hazard is an error.", 80, "-m skipbench method=uniform engine=cuda_graphs limit=2 "
          "model={watched} model.device={device} model.dtype={dtype} results={out} "
-         "dataset.max_new_tokens={tokens} --json", {"TORCH_CUDA_SANITIZER": "1"}, guessed_s=40),
-    Step("long texts", "Allocations once every length has been met.", 38,
-         PASSES.replace("{figures}", "long"), guessed_s=12),
+         "dataset.max_new_tokens={tokens} --json", {"TORCH_CUDA_SANITIZER": "1"}),
+    Step("long texts", "Allocations once every length has been met.", 50, PASSES + "long"),
     Step("prices of fused", "A pass of engine `fused` by context and rows.", 37,
          "-m skipbench profile engine=fused model.dtype={dtype} " + PROFILE),
 )  # fmt: skip

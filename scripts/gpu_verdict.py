@@ -130,6 +130,7 @@ FIRST: dict[str, Callable[[Found], str | None]] = {
 """Gates without which no figure means what it says: they decide on the default, too."""
 OTHERS = {"drafts": drafted, "allocations": allocated, "tests": tested}
 WHOLE = {"steps": undone, "predictions": unforeseen}
+GATES = *FIRST, *OTHERS, *WHOLE
 
 
 def faults(gate: str, steps: Steps) -> list[str]:
