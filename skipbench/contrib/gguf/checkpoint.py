@@ -127,9 +127,8 @@ def _check(file: Path, fields: dict[str, Any], tensors: dict[str, Any], family: 
         or (kind == "gpt2" and split not in DIGITS + SPLITS),
     }
     if not any(faults.values()):
-        faults[f"of {rotary} rotary dimensions in a larger head"] = rotary is not None and (
-            rotary != _head_dim(fields, family)
-        )
+        size = _head_dim(fields, family)
+        faults[f"of {rotary} rotary dimensions in heads of {size}"] = rotary not in (None, size)
     if told := [what for what, holds in faults.items() if holds]:
         raise SkipbenchError(printable(f"{file} is {'; '.join(told)}"))
 

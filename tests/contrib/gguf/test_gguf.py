@@ -217,7 +217,7 @@ def test_a_cut_file_is_refused_wherever_it_ends(tmp_path: Path, cache: Path) -> 
         ({"expert_count": 8}, "of experts"),
         ({"split__count": 3}, "llama-gguf-split --merge"),
         ({"rope__scaling__type": "yarn"}, "of scaled rotary positions"),
-        ({"rope__dimension_count": 4}, "of 4 rotary dimensions in a larger head"),
+        ({"rope__dimension_count": 4}, "of 4 rotary dimensions in heads of"),
         ({"tokenizer__ggml__pre": "unheard-of"}, "cannot be read .gpt2, unheard-of."),
         ({"block_count": 3}, "has not the tensors of a llama model"),
     ],
