@@ -14,6 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.runs.reading import MALFORMED, read_bytes, readable
 from skipbench.runs.record import VANILLA
 from skipbench.runs.run import Run, read_run
+from skipbench.runs.store import CONFIG, TURNS
 
 Record = tuple[str, dict[str, Any]]
 """With its place."""
@@ -64,6 +65,9 @@ def read_outputs(path: Path) -> tuple[list[Output], str]:
     Raises SkipbenchError for a file that cannot be read, a record of no known form, and records
     of several forms.
     """
+    if (path / TURNS).exists():
+        arms = ", ".join(sorted(str(place.parent) for place in path.glob(f"*/{CONFIG}")))
+        raise SkipbenchError(f"{path} is a row of several runs; give one of {arms}")
     if path.is_dir():
         run = _with_texts(read_run(path))
         if run.base == VANILLA:

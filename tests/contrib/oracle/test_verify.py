@@ -162,6 +162,8 @@ def test_both_turns_of_a_run_are_read(tmp_path: Path) -> None:
     run_cell(compose(["dataset=specbench", "dataset.prompt=spec-bench", "method=vanilla", *small]))
     (folder,) = run_folders(tmp_path)
     assert package.verify(folder, "tiny").counts == {"identical": 2}
+    with pytest.raises(package.errors.SkipbenchError, match=f"is a row .* give one of {folder}"):
+        package.verify(folder.parent, "tiny")
 
 
 @pytest.mark.slow
