@@ -96,8 +96,7 @@ class Server:
         async with asyncio.timeout_at(until):
             body = await _body(request)
         chat = request.url.path.endswith("/chat/completions")
-        vocabulary = self._model.lm.config.vocab_size
-        asked = read_request(body, chat, self._eos, self._defaults, vocabulary)
+        asked = read_request(body, chat, self._eos, self._defaults, self._model.lm.vocabulary)
         self._check_model(asked.body.model)
         with ExitStack() as stack:
             stack.enter_context(self._worker.place())

@@ -62,20 +62,18 @@ def run_serve(asked: Serve) -> None:
         with working("loading the model"):
             model = load_settings(asked.model_settings(), asked.method)
         say_replaced(model.config.engine.name, model.lm)
-        names = [word.partition("=")[2] for word in asked.settings if word.startswith("model=")]
-        names = [name for name in names if name != "path"]  # its name is the folder's
+        names = [w for w in asked.settings if w.startswith("model=") and w != "model=path"]
         server = Server(
             model,
             asdict(model.config.decoding),
             queue=asked.queue,
             timeout_s=asked.timeout,
             key=key,
-            name=names[-1] if names else None,
+            name=names[-1].partition("=")[2] if names else None,  # else that of its folder
             host=asked.host,
         )
         shown = f"[{asked.host}]" if ":" in asked.host else asked.host
-        where = f"http://{shown}:{asked.port}/v1"
-        say(f"{server.name}, {model.method.name}, at {where}; Ctrl-C ends")
+        say(f"{server.name}, {model.method.name}, at http://{shown}:{asked.port}/v1; Ctrl-C ends")
         config = uvicorn.Config(
             server.app,
             log_level="warning",
@@ -83,10 +81,8 @@ def run_serve(asked: Serve) -> None:
             timeout_graceful_shutdown=5,
             server_header=False,
         )
-        # what is cut off at the end is no failure
-        logging.getLogger("uvicorn.error").addFilter(
-            lambda said: "Cancelled" not in str(said.exc_info)
-        )
+        log = logging.getLogger("uvicorn.error")  # what is cut off at the end is no failure
+        log.addFilter(lambda said: "Cancelled" not in str(said.exc_info))
         uvicorn.Server(config).run([listening])
     except (KeyboardInterrupt, Interrupted):
         say("ended")

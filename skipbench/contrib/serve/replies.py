@@ -126,8 +126,7 @@ class Reply:
         return text or str(self._tokenizer.decode([token]))  # an EOS has a name
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self._text(token)
-        return {"token": text, "logprob": logprob, "bytes": [*self._bytes(token)]}
+        return {"token": self._text(token), "logprob": logprob, "bytes": [*self._bytes(token)]}
 
 
 def usage(answers: Sequence[Answer], choices: int) -> dict[str, Any]:

@@ -94,9 +94,7 @@ class ChatCompletion(_Request):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request as `LanguageModel.generate` takes it: one choice per prompt and seed, and what
-    they share.
-    """
+    """A request as `LanguageModel.generate` takes it: one choice per prompt and seed."""
 
     body: Any  # Completion or ChatCompletion
     chat: bool
@@ -134,8 +132,9 @@ def read_request(
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
     if asked.stop_token_ids or asked.ignore_eos:
-        ends = [*asked.stop_token_ids, *(() if asked.ignore_eos else eos)]
-        options["eos_token_id"] = sorted({*ends})
+        options["eos_token_id"] = sorted(
+            {*asked.stop_token_ids, *(() if asked.ignore_eos else eos)}
+        )
     if biases := asked.logit_bias:
         if max(biases) >= vocabulary:
             raise other("logit_bias", biases, f"token ids from 0 to {vocabulary - 1}")
