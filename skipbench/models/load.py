@@ -3,6 +3,7 @@ revision; and a draft model beside it.
 """
 
 import functools
+import gc
 import importlib.util
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +38,7 @@ def make_lm(model: Any, engine: str, strict: bool | None) -> LM:
             return lm
         except NotStrictError as error:
             reason = str(error)  # not the error, whose traceback holds the first LM's weights
+        gc.collect()  # as in `load`
     lm = LM(model, engine, bool(strict))
     if reason:
         lm.remarks.append(f"not strict, which is the default of this model: {reason}")
@@ -61,6 +63,7 @@ def load(
         strict: as `make_lm` takes it.
         gpus: the first ones, over which `device=auto` spreads the layers; None for all.
     """
+    gc.collect()  # an `LM` is in cycles: the weights of one that is gone may fill a GPU
     if isinstance(model, str):
         model = Model(path=model, **settings)
     if isinstance(model, PlantedModel):

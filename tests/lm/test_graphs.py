@@ -27,6 +27,7 @@ from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
+from skipbench.models.load import make_lm
 from skipbench.skipset import fixed_set
 
 # behind which the random models do not fall into repeating one token, which would hide a wrong
@@ -182,6 +183,10 @@ def test_without_a_gpu_the_fused_engine_is_used_and_said(monkeypatch: pytest.Mon
     assert lm.engine.name == "cuda_graphs" and "no graph is captured" in note
     lm.allocate(64)
     contract.check_greedy(lm, make_method("uniform"), length=12)
+    for dtype in (torch.bfloat16, torch.float32):
+        lm = make_lm(random_model("llama").to(dtype), "cuda_graphs", None)
+        kept = lm.engine.name, lm.strict, lm.engine.lenient, lm.cache.capacity > 0
+        assert kept == ("cuda_graphs", *[dtype == torch.bfloat16] * 2, True)
 
 
 def test_a_head_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 a failed load says.
 """
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import transformers
 from conftest import make_method, nothing_lost
 
 from skipbench.bench import memory
+from skipbench.bench.doctor import TINY
 from skipbench.bench.load import load_model
 from skipbench.bench.memory import GIB, MARGIN, check_memory, gpus_needed, needed_bytes
 from skipbench.bench.prompts import SCRATCH_ROWS
@@ -129,6 +131,15 @@ def planted(*overrides: str) -> tuple[LM, Any, str]:
     skip = config.model.sets["self-sd"]
     assert skip is not None
     return lm, tokenizer, skip
+
+
+def test_a_model_that_is_gone_leaves_its_memory_before_the_next_one_is_read() -> None:
+    lm, _ = load(str(TINY))
+    lm.allocate(64)
+    rows = weakref.ref(lm.cache.rows[0])
+    del lm
+    load(str(TINY))
+    assert rows() is None
 
 
 def test_a_seed_is_a_model() -> None:

@@ -38,20 +38,13 @@ class Key(NamedTuple):
     variant: str  # of the weights, empty for the model's own
 
 
-class Graph(NamedTuple):
-    """Work over static buffers, and its replay."""
-
-    work: Work
-    replay: Replay
-
-
 @dataclass(frozen=True)
 class Captured:
     """The graphs of a key.
 
     Attributes:
         buffers: of the row count, shared by all its keys, as `prepare` is.
-        prepare: makes tables and paths of the rows that are loaded.
+        prepare: makes tables and paths of the rows that are loaded, by the work `inputs`.
         works: of the sub-layers, by number.
         sublayers: their replays, none before the first pass that needs one; an MLP's is shared by
             all buckets.
@@ -62,7 +55,8 @@ class Captured:
 
     key: Key
     buffers: GraphBuffers
-    prepare: Graph
+    inputs: Work
+    prepare: Replay
     works: dict[int, Work]
     sublayers: dict[int, Replay] = field(default_factory=dict)
     whole: dict[tuple[int, ...], Replay] = field(default_factory=dict)
@@ -82,16 +76,10 @@ class DeviceGraphs:
     """
 
     rope: tuple[Tensor, Tensor]
+    refuse: Callable[[str], None]
 
-    def __init__(
-        self,
-        config: Any,
-        cache: KVCache,
-        capture: EagerCapture,
-        strict: bool,
-        refuse: Callable[[str], None],
-    ) -> None:
-        self.cache, self.capture, self.strict, self.refuse = cache, capture, strict, refuse
+    def __init__(self, config: Any, cache: KVCache, capture: EagerCapture, strict: bool) -> None:
+        self.cache, self.capture, self.strict = cache, capture, strict
         self.hidden = int(config.hidden_size)
         self._all = tuple(range(2 * int(config.num_hidden_layers)))
         self.most = max(2 * len(ROW_STEPS), MOST_GRAPHS // len(self._all))
@@ -141,7 +129,7 @@ class DeviceGraphs:
         """
         assert self._held is not None
         if not (self._prepared or prepares):
-            self._held.prepare.replay()
+            self._held.prepare()
         self._prepared = True
         if hidden is not self._out:
             self._out.copy_(hidden)
@@ -248,20 +236,21 @@ class DeviceGraphs:
         `start` to `end`; what was used last comes first, and what does not fit is left out.
         """
         total, wanted = len(self.cache.rows[0]), list[Key]()
-        sets, singles = dict[Key, set[tuple[int, ...]]](), set[Key]()
+        sets = dict[Key, set[tuple[int, ...]]]()  # (): single sub-layers
         for key, held in reversed(self.table.items()):
-            sets.setdefault(key._replace(size=0), set()).update(held.whole)
-            singles |= {key._replace(size=0)} if held.sublayers else set()
+            sets.setdefault(key._replace(size=0), set()).update(
+                held.whole, [()] * bool(held.sublayers)
+            )
         for kind in sets:
             ends = range(start + kind.rows, min(end + kind.rows, total) + 1)
             wanted += [kind._replace(size=s) for s in dict.fromkeys(bucket(n, total) for n in ends)]
         for key in wanted[: self.most]:
             if (ahead := self._found(key)) is None:
                 return
-            if key._replace(size=0) in singles:
-                self._sublayers(ahead)
             for numbers in sets[key._replace(size=0)] - ahead.whole.keys():
-                if len(ahead.whole) < SETS:
+                if not numbers:
+                    self._sublayers(ahead)
+                elif len(ahead.whole) < SETS:
                     ahead.uses[numbers] = USES
                     self._whole(ahead, numbers)
 
@@ -272,10 +261,10 @@ class DeviceGraphs:
         buffers = of_rows.buffers if of_rows else GraphBuffers(*sizes)
         blocks = self.blocks[key.variant].items()
         with self._recording(buffers, key.size):
-            make_inputs = buffers.input_preparation(*self.rope)
-            prepare = of_rows.prepare if of_rows else self._record(make_inputs)
+            inputs = buffers.input_preparation(*self.rope)
+            prepare = of_rows.prepare if of_rows else self._record(inputs)
             works = {s: block.work(buffers, key.size, key.own) for s, block in blocks}
-            held = Captured(key, buffers, prepare, works)
+            held = Captured(key, buffers, inputs, prepare, works)
             if len(works) == len(self._all):  # no graph spans two devices
                 held.whole[self._all] = self._record_whole(held, self._all)
         return held
@@ -287,8 +276,8 @@ class DeviceGraphs:
             if other.key._replace(size=key.size) == key:
                 of_mlps |= {s: r for s, r in other.sublayers.items() if isinstance(blocks[s], Mlp)}
         with self._recording(held.buffers, key.size):
-            held.prepare.replay()
-            made = {s: of_mlps.get(s) or self._record(w).replay for s, w in held.works.items()}
+            held.prepare()
+            made = {s: of_mlps.get(s) or self._record(work) for s, work in held.works.items()}
         held.sublayers.update(made)
 
     def _capture_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
@@ -313,15 +302,15 @@ class DeviceGraphs:
             self._metadata = None
 
     def _record_whole(self, held: Captured, numbers: tuple[int, ...]) -> Replay:
-        works = [held.prepare.work, *(held.works[s] for s in numbers)]
+        works = [held.inputs, *(held.works[s] for s in numbers)]
 
         def run_all() -> None:
             for work in works:
                 work()
 
-        return self._record(run_all).replay
+        return self._record(run_all)
 
-    def _record(self, work: Work) -> Graph:
-        made = Graph(work, self.capture.capture(work))
+    def _record(self, work: Work) -> Replay:
+        replay = self.capture.capture(work)
         self.graphs += 1
-        return made
+        return replay

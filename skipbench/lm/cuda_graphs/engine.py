@@ -56,10 +56,7 @@ def unsupported_reason(model: Any) -> str | None:
         return "no CUDA device is at hand"
     if others := sorted({str(d) for d in devices if d.type != "cuda"}):
         return f"weights are on {', '.join(others)}, and CUDA graphs hold work of a GPU alone"
-    for device in devices:
-        if not at_hand(device):
-            return "Triton is not installed"
-    return None
+    return None if all(map(at_hand, devices)) else "Triton is not installed"
 
 
 BACKEND_ERRORS = (RuntimeError, AttributeError, TypeError, ImportError)
@@ -103,7 +100,7 @@ class CudaGraphsEngine(Engine):
         self._head = Normed(modules_of(model).norm, self.fused.head_weight)
         cache.spare = MAX_ROWS
         self.graphs = {
-            device: DeviceGraphs(model.config, cache, capture(device), strict, self.refuse)
+            device: DeviceGraphs(model.config, cache, capture(device), strict)
             for device in dict.fromkeys(cache.devices)
         }
         self._variants: dict[str, GraphVariant] = {}
@@ -181,7 +178,7 @@ class CudaGraphsEngine(Engine):
 
     def allocated(self, rotary: dict[torch.device, RotaryCache]) -> Engine:
         for device, graphs in self.graphs.items():
-            graphs.rope = rotary[device].rope
+            graphs.rope, graphs.refuse = rotary[device].rope, self.refuse
         if (reason := self.short_of() or self.self_test(rotary)) is None:
             return self
         self.refuse(f"engine=cuda_graphs: {reason}")
