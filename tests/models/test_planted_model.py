@@ -131,8 +131,8 @@ def test_what_is_left_out_costs_what_is_stated() -> None:
     found, stated = [], []
     for count in sorted({*range(0, last, 2), last - 1, last}):
         skipped = [*REDUNDANT.skipped, *weakest_first[:count]]
-        out = drafted(fused(), *skipped)
-        assert out.tokens == vanilla()
+        out = drafted(fused(), *skipped, length=320)
+        assert out.tokens == vanilla()[:320]
         found.append(alpha(out)[1])
         stated.append(1 - sum(shares[s] for s in skipped))
     assert found == pytest.approx(stated, abs=0.05)
