@@ -1,11 +1,12 @@
 """Two processes at once on one results folder, disturbed again and again:
 `python scripts/fault_pairs.py [FAULTS] [SEED]`.
 
-Two processes run one row, or submit one experiment, at about the same moment. One or both are
-killed or interrupted, die within a line, have another name of the machine, or a clock that jumps;
-or the disk is full or read-only (a small tmpfs where mounting is allowed, else a limit on the size
-of files, which gives an error of the same calls), the last line of a file is torn, garbage or
-zeros, as a machine that lost its power may leave it, squeue does not answer, or sbatch refuses.
+Two processes run one row, at times a method each, or submit one experiment, at about the same
+moment. One or both are killed or interrupted, die within a line, have another name of the machine,
+or a clock that jumps; or the disk is full or read-only (a small tmpfs where mounting is allowed,
+else a limit on the size of files, which gives an error of the same calls), the last line of a file
+is torn, garbage or zeros, as a machine that lost its power may leave it, squeue does not answer, or
+sbatch refuses.
 After every fault the records are readable, those that were there are there and those of an
 undisturbed run, none is twice, tables tell no more, and Slurm has no cell twice. A process that
 ends by itself ends without a traceback; but for kills and full disks no temporary file and no held
@@ -31,18 +32,16 @@ from scripts.fault_processes import (
     Disk,
     Prepare,
     Records,
-    arguments,
     leftovers,
     load_once,
     nothing,
     records,
     start,
-    told,
     wait,
 )
 
-SAMPLES = 3
-RUN = ["method=swift,prompt-lookup", "dataset=mini-math", f"limit={SAMPLES}"]
+SAMPLES, METHODS = 3, ("swift", "prompt-lookup")
+RUN = [f"method={','.join(METHODS)}", "dataset=mini-math", f"limit={SAMPLES}"]
 RUN += ["dataset.max_new_tokens=8", "engine.warmup=0"]
 SUBMIT = ["submit", "tiny", "method=uniform", "hardware=slurm-local"]
 OF_SLURM, OF_FILES = ("squeue", "sbatch"), ("line", "full", "read-only", "tail")
@@ -157,12 +156,13 @@ def settle(results: Path, slurm: Slurm) -> None:
 
 
 def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:
-    """Two processes of one command, one of them or both disturbed."""
+    """Two processes of one command, or of a method each, one of them or both disturbed."""
     both, least, before = rng.random() < 0.5, rng.randrange(2), leftovers(results)
-    children = []
-    for number in range(2):
+    children, apart = [], words is RUN and rng.random() < 0.5
+    for number, method in enumerate(METHODS):
+        own = [f"method={method}", *words[1:]] if apart else words
         fault = prepared(kind, rng) if both or number == least else nothing
-        children.append(start(results, words, fault))
+        children.append(start(results, own, fault))
         time.sleep(rng.choice((0.0, rng.random() * usual_s / 2)))
     codes: list[int | None] = [None, None]
     if kind.startswith("SIG"):
@@ -250,12 +250,14 @@ def campaign(folder: Path, faults: int, seed: int) -> Counter[str]:
 
 
 def main() -> None:
-    began = time.monotonic()
+    given, began = [int(word) for word in sys.argv[1:3]], time.monotonic()
+    faults, seed = given + [200, 0][len(given) :]
     load_once()
     with tempfile.TemporaryDirectory() as folder:
-        count = campaign(Path(folder), *arguments())
+        count = campaign(Path(folder), faults, seed)
     seconds = time.monotonic() - began
-    print(f"{count.total()} faults ({told(count)}): nothing lost, nothing twice, {seconds:.0f} s")
+    told = ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
+    print(f"{count.total()} faults ({told}): nothing lost, nothing twice, {seconds:.0f} s")
 
 
 if __name__ == "__main__":

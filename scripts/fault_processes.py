@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -163,14 +162,3 @@ def load_once() -> None:
     torch.set_num_threads(1)
     load(compose([]).model.path)
     known_models()
-
-
-def told(count: Counter[str]) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(count.items()))
-
-
-def arguments() -> tuple[int, int]:
-    """FAULTS and SEED of the command line."""
-    given = [int(word) for word in sys.argv[1:3]]
-    faults, seed = given + [200, 0][len(given) :]
-    return faults, seed

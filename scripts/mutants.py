@@ -2,7 +2,6 @@
 
     python scripts/mutants.py                    # all of scripts/mutants.toml, some minutes
     python scripts/mutants.py --only NAME ...
-    python scripts/mutants.py --list
 
 A fault is a snippet of one file that another takes the place of, and the name of the one test that
 has to fail with it. That the named tests pass without a fault is shown first. The copy lies in a
@@ -178,15 +177,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these faults and no others")
     parser.add_argument("--faults", type=Path, default=FAULTS, help="another file of faults")
-    parser.add_argument("--list", action="store_true", help="names the faults and ends")
     given = parser.parse_args(words)
     known = {fault.name: fault for fault in faults(given.faults)}
     if unknown := set(given.only or ()) - set(known):
-        parser.error(f"no fault of the name {', '.join(sorted(unknown))}; --list names them all")
+        parser.error(f"no fault of the name {', '.join(sorted(unknown))}")
     chosen = [known[name] for name in given.only or known]
-    if given.list:
-        print("\n".join(f"{fault.name}: {fault.what}" for fault in chosen))
-        return 0
     load_libraries()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder) / "tree"

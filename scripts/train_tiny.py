@@ -35,6 +35,7 @@ FEED_FORWARD, HEAD_DIM = SIZES["intermediate_size"], SIZES["head_dim"]
 ROW, ROWS = 256, 32  # tokens per row, rows per step
 PROMPT_WEIGHT = 0.15  # of a prompt token in the loss
 BOS, EOS, PAD = 0, 1, 2
+DROP_START = 0.35  # share of the run after which sub-layers are dropped
 # Chance of dropping (attention, MLP) of each layer: first and last are needed, attention is easier
 # to miss than an MLP.
 DROP_RATE = [
@@ -190,13 +191,13 @@ def collate(packed: Sequence[Packed]) -> dict[str, Tensor]:
     return batch | {"mask": mask, "cos": cos, "sin": sin}
 
 
-def dropped_at(progress: float, args: argparse.Namespace, rng: random.Random) -> set[int]:
+def dropped_at(progress: float, rng: random.Random) -> set[int]:
     """Sub-layers to leave out of one step: none in three steps of ten, else each at its rate times
     a random factor.
     """
-    if not args.drop_start <= progress < args.drop_stop or rng.random() < 0.3:
+    if progress < DROP_START or rng.random() < 0.3:
         return set()
-    factor = min(1.0, (progress - args.drop_start) / 0.1) * rng.uniform(0.0, args.drop_scale)
+    factor = min(1.0, (progress - DROP_START) / 0.1) * rng.uniform(0.0, 1.6)
     rates = [rate for layer in DROP_RATE for rate in layer]
     return {s for s, rate in enumerate(rates) if rng.random() < min(0.95, factor * rate)}
 
@@ -236,7 +237,7 @@ def train(args: argparse.Namespace) -> None:
         rate = min(1.0, (step + 1) / 60) * min(1.0, max(0.0, (1 - progress[0]) / args.decay))
         for o, share in zip(optimizers, (1, 0.15), strict=True):
             o.param_groups[0]["lr"] = share * args.lr * rate
-        dropped = dropped_at(progress[0], args, rng)
+        dropped = dropped_at(progress[0], rng)
         loss = loss_of(p, collate(packed), dropped, run)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(p.values(), 1.0)
@@ -283,9 +284,6 @@ def main() -> None:
     add("--threads", type=int, default=2)
     add("--lr", type=float, default=0.02, help="peak learning rate of Muon; AdamW gets 0.15 of it")
     add("--decay", type=float, default=0.5, help="share in which the learning rate falls to 0")
-    add("--drop-start", type=float, default=0.35, help="share after which sub-layers are dropped")
-    add("--drop-stop", type=float, default=1.0, help="share after which none is dropped any more")
-    add("--drop-scale", type=float, default=1.6, help="largest factor on DROP_RATE")
     add("--compile", action=argparse.BooleanOptionalAction, default=True)
     train(parser.parse_args())
 
