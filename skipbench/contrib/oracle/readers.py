@@ -154,7 +154,7 @@ def lm_eval(record: Fields) -> Iterator[dict[str, Any]]:
     prompt, how = (one["arg_0"], one["arg_1"]) if isinstance(one, Mapping) else one[:2]
     if not isinstance(how, Mapping):
         raise ValueError("no generation: its second argument is no mapping of settings")
-    chat = isinstance(prompt, list)
+    chat = isinstance(prompt, list) and str(prompt[0]).startswith("[{")
     given = asked({**how, **({"messages": json.loads(prompt[0])} if chat else {"prompt": prompt})})
     texts = record["resps"][0]
     for text in texts if isinstance(texts, list) else [texts]:
