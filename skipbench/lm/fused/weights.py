@@ -84,6 +84,8 @@ def joined(parameters: Sequence[Tensor]) -> Tensor:
     one behind the other, as another engine left them.
     """
     parts = [p.data for p in parameters]
+    if len(parts) == 1:
+        return parts[0]
     first, storages = parts[0], {part.untyped_storage().data_ptr() for part in parts}
     ends = accumulate(map(Tensor.numel, parts), initial=first.storage_offset())
     behind = all(part.storage_offset() == at for part, at in zip(parts, ends, strict=False))
