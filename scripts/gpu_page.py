@@ -12,7 +12,6 @@ Row = dict[str, Any]
 LONGEST = 120  # characters of a text in a table
 BESIDE = ("kind", "table", "notes", "engine_asked", "own", "lacking", "folder")
 """Keys of lines that are no columns: they stand in the first lines, or below the tables."""
-DO = "Open an issue with this page, and `report.json` as a file: figures of any GPU are welcome."
 
 
 def page(report: Found) -> str:
@@ -30,7 +29,7 @@ def page(report: Found) -> str:
         "## The report",
         f"`python scripts/gpu_report.py` at commit {report['commit']}, begun {report['began']}; "
         f"{report['seconds']:.0f} s of {report['budget_s']:.0f}. Data: [report.json](report.json). "
-        + DO,
+        "Open an issue with this page, and `report.json` as a file: figures of any GPU help.",
     ]
     card = None if rehearsal else card_of(lines(steps))
     return "\n\n".join([*head, *(b for step in steps for b in section(step, card))]) + "\n"

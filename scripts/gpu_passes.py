@@ -1,15 +1,13 @@
 """Passes of the engine of graphs on a planted model, a line of JSON per figure.
 
-    python scripts/gpu_passes.py FIGURES [--small] [--shape NAME]
+python scripts/gpu_passes.py FIGURES [--small] [--shape NAME]
 
-    ceilings    the machine, and the rates of its memory
-    kernels     where the time of a pass goes
-    rows        bits of rows, verified together and alone; logits beside those of float32
-    passes      by rows, context and sizes
-    plans       a draft step by plan
-    long        allocations in long texts
-
-small: on the CPU, to show that it runs; shape: of conf/model.
+ceilings    the machine, and the rates of its memory
+kernels     where the time of a pass goes
+rows        bits of rows, verified together and alone; logits beside those of float32
+passes      by rows, context and sizes
+plans       a draft step by plan
+long        allocations in long texts
 """
 
 import argparse
@@ -196,17 +194,17 @@ def kernels(small: bool, shape: str) -> Figures:
 
 
 def rows(small: bool, shape: str) -> Figures:
-    """Rows verified together against the same rows alone, bit by bit, without `strict` and with;
-    then logits of graphs and of fused, against those of float32.
-    """
+    """Rows verified together against the same rows alone, bit by bit; then logits."""
     name = "4x64" if small else "4x2048"
     for dtype in (torch.bfloat16, torch.float32):
         model, kind = model_of(small, name, dtype), str(dtype).removeprefix("torch.")
-        cases = (("cuda_graphs", True, 10_000), ("cuda_graphs", False, 2000), ("fused", True, 2000))
-        for engine, wanted, count in cases[: 3 if dtype == torch.bfloat16 else 1]:
-            line: Found = {"table": "rows", "dtype": kind, "strict": wanted}
+        cases = (
+            {"cuda_graphs": 10_000, "fused": 2000} if kind == "bfloat16" else {"cuda_graphs": 2000}
+        )
+        for engine, count in cases.items():
+            line: Found = {"table": "rows", "dtype": kind, "strict": True}
             try:
-                lm = LM(model, engine, wanted)
+                lm = LM(model, engine, strict=True)
                 found = compare_rows(lm, 8 if small else count)
                 yield line | said(lm, engine) | found._asdict()
             except SkipbenchError as error:

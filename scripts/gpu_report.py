@@ -97,12 +97,14 @@ def keep(report: Report, out: Path) -> None:
     write(out / "README.md", text)
 
 
-def earlier(out: Path) -> Report | None:
-    """The report of an earlier call; a step that was running then was killed, and waits again."""
+def earlier(out: Path, rehearsal: bool) -> Report | None:
+    """The report of an earlier call of the same commit; a step that was running then was killed,
+    and waits again.
+    """
     path = out / "report.json"
-    if not path.is_file():
+    read = json.loads(path.read_text()) if path.is_file() else {}
+    if (read.get("commit"), read.get("rehearsal")) != (commit(), rehearsal):
         return None
-    read = json.loads(path.read_text())
     steps = [Result(**one) for one in read.pop("steps")]
     for step in steps:
         step.state = "waiting" if step.state == "running" else step.state
@@ -202,9 +204,8 @@ def run_all(
 
 def go_on(args: argparse.Namespace, cut: Sequence[Step]) -> str:
     """The command that does the steps that were cut, with a budget that holds each of them."""
-    budget_s = max(args.budget, *(60 * math.ceil(step.limit_s(1.0) / 60) for step in cut))
-    text = f"{budget_s / 60:g}m" if budget_s % 60 == 0 else f"{budget_s:g}s"
-    words = ["python", "scripts/gpu_report.py", "--budget", text, "--out", str(args.out)]
+    minutes = math.ceil(max(args.budget, *(step.limit_s(1.0) for step in cut)) / 60)
+    words = ["python", "scripts/gpu_report.py", "--budget", f"{minutes}m", "--out", str(args.out)]
     words += ["--only", ",".join(step.name for step in cut)] if args.only else []
     words += ["--rehearse"] if args.rehearse else []
     named = os.environ.get(COMMIT)
@@ -262,7 +263,7 @@ def main(words: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu" / "report")
-    parser.add_argument("--budget", type=seconds, default=1500.0, help="25m by default")
+    parser.add_argument("--budget", type=seconds, default=1500.0)
     parser.add_argument("--only", type=step_names, metavar="NAMES", default=[])
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--carry", type=Path, metavar="FOLDER")
@@ -271,10 +272,9 @@ def main(words: Sequence[str] | None = None) -> None:
         return carry(args.carry)
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    report = earlier(out)
-    if report is None or (report.commit, report.rehearsal) != (commit(), args.rehearse):
-        began = datetime.now(UTC).isoformat(timespec="seconds")
-        report = Report(began, commit(), args.rehearse, args.budget, [])
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    report = earlier(out, args.rehearse)
+    report = report or Report(began, commit(), args.rehearse, args.budget, [])
     report.budget_s, known = args.budget, {result.name: result for result in report.steps}
     report.steps = [known.get(step.name) or Result(step.name, step.shows) for step in STEPS]
     for result in report.steps:
@@ -296,8 +296,7 @@ def main(words: Sequence[str] | None = None) -> None:
     wanted = [step for step in STEPS if not args.only or step.name in args.only]
     run_all(wanted, report, out, facts, partial(go_on, args))
     print(f"{report.seconds:.0f} s; written: {out / 'README.md'}, report.json")
-    if any(result.state != "done" for result in report.steps):
-        sys.exit(1)
+    sys.exit(any(result.state != "done" for result in report.steps))
 
 
 if __name__ == "__main__":
