@@ -45,7 +45,7 @@ METHODS = choices("method")
 PAPERS = [name for name in choices("experiment") if paper_of(name)]
 """Experiments of the papers."""
 ALONE = [m for m in METHODS if m != "draft-model"]
-"""Those that need no second checkpoint (tests/methods/test_draft_model.py makes one)."""
+"""Those that need no second checkpoint (tests/methods/test_presets.py makes one)."""
 ANYWHERE = [m for m in ALONE if m != "int8"]
 """Those that run on engines without products of 8 bits, too."""
 ONE_SET = {"first", "fixed", "last", "middle", "random", "self-sd-c"}

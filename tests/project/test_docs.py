@@ -2,7 +2,10 @@
 today's.
 """
 
+import doctest
+import importlib
 import itertools
+import pkgutil
 import re
 import shlex
 import sys
@@ -16,6 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts import readme_figures
 from scripts.readme_figures import README, TABLE, written
+from skipbench import methods
 from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
 from skipbench.cli.commands import COMMANDS, Data, Experiments, List, Status
@@ -229,3 +233,18 @@ def test_the_blocks_of_pages_are_those_of_the_committed_tables() -> None:
     for path in readme_figures.PAGES:
         text = path.read_text()
         assert readme_figures.filled(text) == text, "run scripts/readme_figures.py"
+
+
+METHODS = [
+    module.name
+    for module in pkgutil.walk_packages(methods.__path__, "skipbench.methods.")
+    if not module.ispkg
+]
+OTHERS = ["decode.draft", "decode.method", "decode.stopping", "decode.tree", "decode.verify"]
+OTHERS += ["config.configurable", "draft_plan"]
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(f"skipbench.{name}" for name in OTHERS)])
+def test_examples(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0 < found.attempted
