@@ -1,6 +1,5 @@
 """Two phases: the run stores completions, `score` executes them and adds the scores."""
 
-import functools
 import json
 import shutil
 import subprocess
@@ -10,14 +9,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from conftest import ALONE, NEEDED, ROOT, rest_slow
+from conftest import ROOT, rest_slow
 from msgspec.structs import replace
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.row import run_cell
-from skipbench.models.load import load
 from skipbench.runs.measures import GroupScores, Metrics, Score
 from skipbench.runs.reading import run_folders
 from skipbench.runs.record import Arm, Seconds, Texts, Turn
@@ -26,7 +24,6 @@ from skipbench.runs.store import RunStore, append_turn
 from skipbench.scoring import execute, overlap
 from skipbench.scoring.execute import score_run, task_of
 from skipbench.scoring.sandbox import Outcome
-from skipbench.scoring.scorers import score
 
 pytestmark = pytest.mark.usefixtures("isolated")
 SMALL = ["dataset=mini-code", "engine.warmup=0"]
@@ -200,38 +197,3 @@ def test_runs_that_cannot_be_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         dispatch(["score", str(again)])
     dispatch(["score", str(again), "sandbox=none"])
     assert metrics(again)["score"]["means"] == {"pass@1": 1.0}
-
-
-# The answers fit; stories are begun, far enough to name somebody.
-CELLS = [(method, "mini-math") for method in ALONE]
-CELLS += [
-    (method, dataset)
-    for method in ("vanilla", "self-sd", "prompt-lookup")
-    for dataset in ("mini-summary", "mini-stories")
-]
-
-
-@functools.cache
-def tokenizer() -> Any:
-    return load(compose([]).model.path, engine="fused")[1]
-
-
-@pytest.mark.parametrize(("method", "dataset"), CELLS)
-@pytest.mark.slow
-def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
-    small = ["limit=2", "dataset.max_new_tokens=64", "engine.warmup=0", f"results={tmp_path}"]
-    # no set of theirs ships with the model
-    needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []
-    config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
-    assert run_cell(config, print_table=False)
-    (folder,) = run_folders(tmp_path)
-    run = read_run(folder)
-    metrics = run.measured
-    assert metrics.lossless.identical == 2 and metrics.score_equal is True
-    assert metrics.score and metrics.score == metrics.baseline.score
-    assert any(metrics.score.means.values()), "no answer was reached, so nothing was compared"
-    # A run scores a text once: each arm's own tokens are scored here.
-    for turn, row in zip(run.turns, config.dataset.rows(2), strict=True):
-        for arm in turn.arms.values():
-            text = tokenizer().decode(arm.tokens, skip_special_tokens=True)
-            assert arm.score == score(config.dataset.scorer, text, row.prompt, row.reference)
