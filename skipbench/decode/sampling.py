@@ -64,6 +64,9 @@ def logprobs(logits: Tensor, tokens: list[int], top: int) -> list[Logprob]:
     return [Logprob(*parts) for parts in zip(tokens, own, best, strict=True)]
 
 
+COLDEST = 1e-30  # a temperature below it is this one: float32 has its inverse, too
+
+
 class Sampler:
     """Temperature, top-k and top-p in this order, as Hugging Face applies them; temperature 0 is
     greedy. Raises SkipbenchError for a value out of range.
@@ -82,7 +85,7 @@ class Sampler:
     def probs(self, logits: Tensor) -> Tensor:
         """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p."""
         logits = logits.float()
-        logits = (logits - logits.max(-1, keepdim=True).values) / self.temperature
+        logits = (logits - logits.max(-1, keepdim=True).values) / max(self.temperature, COLDEST)
         if 0 < self.top_k < logits.shape[-1]:
             smallest = logits.topk(self.top_k, -1).values[:, -1:]
             logits = logits.masked_fill(logits < smallest, float("-inf"))

@@ -76,7 +76,7 @@ def test_what_is_emitted_is_distributed_as_the_target(propose: Any, pair: str) -
     assert stats.chisquare([found[token] for token in possible], expected).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-45])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-45, 1e-300])
 def test_the_limit_of_small_temperatures_is_greedy(temperature: float) -> None:
     logits = 20 * torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
     best = torch.nn.functional.one_hot(logits.argmax(-1), 40).float()

@@ -20,7 +20,6 @@ Stops = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Biases = Annotated[dict[Token, Bias], Meta(title="token ids with numbers from -100 to 100")]
 Thinking = Annotated[dict[Literal["enable_thinking"], bool], Meta(title="enable_thinking")]
-GREEDY = 1e-5  # temperatures below it, as in vLLM
 MOST = 1024  # answers of a request
 SAMPLING = (
     *("temperature", "top_p", "top_k", "min_p", "typical_p"),
@@ -127,7 +126,7 @@ def read_request(
     options = {**defaults, "max_new_tokens": longest, "stop": asked.stop or []}
     options |= {k: value for k in SAMPLING if (value := getattr(asked, k)) is not None}
     options["top_k"] = max(0, options.get("top_k", 0))  # vLLM's word for off is -1
-    if options.get("top_p") == 0 or options.get("temperature", 1) < GREEDY:
+    if options.get("top_p") == 0:
         options |= {"top_p": 1.0, "temperature": 0.0}
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
