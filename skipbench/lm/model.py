@@ -121,8 +121,9 @@ class LM:
         """Hidden states [T, D] -> logits [T, V] through the final norm, by the plan's weights;
         `verified`: of rows that have to have the bits of rows alone.
         """
-        head = self.engine.verified_head if verified else self._weights_of(plan).head
-        return head(hidden.to(self.output_device))
+        weights, hidden = self._weights_of(plan), hidden.to(self.output_device)
+        exact = verified and weights is self.engine
+        return self.engine.verified_head(hidden) if exact else weights.head(hidden)
 
     def _weights_of(self, plan: DraftPlan | None) -> Engine | Variant:
         return self.engine.variant(plan.variant) if plan and plan.variant else self.engine
