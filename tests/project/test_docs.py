@@ -18,7 +18,6 @@ from conftest import ROOT, WHOLE_TREE, Command, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scripts import readme_figures
-from scripts.readme_figures import README, TABLE, written
 from skipbench import methods
 from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
@@ -174,11 +173,6 @@ def test_every_claim_of_security_names_its_test() -> None:
     assert named and named <= set(re.findall(r"^def (test_\w+)", tests, re.M))
     rows = [line for line in text.split("## ")[1].splitlines() if line.startswith("| ")][1:]
     assert rows and all("`test_" in row for row in rows)
-
-
-def test_the_figures_of_the_readme_are_those_of_the_committed_table() -> None:
-    text = README.read_text()
-    assert text == written(text, TABLE.read_text()), "run: python scripts/readme_figures.py"
 
 
 @pytest.fixture
