@@ -1,5 +1,5 @@
-"""Renders the committed tables again, and writes their figures into the documents: into README.md
-the speedups of `PLACES`, between the marks there, and into `PAGES` the columns that a block names.
+"""Renders the committed tables again, and writes the speedups of `PLACES` into README.md, between
+the marks there.
 
 python scripts/readme_figures.py
 """
@@ -14,13 +14,6 @@ from skipbench.report.tables.stored import read_summary, table_of
 ROOT = Path(__file__).resolve().parent.parent
 STORED = sorted((ROOT / "results").glob("*/tables/*.json"))
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "docs" / "gpu.md"]
-BLOCK = re.compile(
-    r"(<!-- table (?P<table>\S+) (?P<model>\S+): (?P<columns>[^\n]+?) -->\n)"
-    r".*?(<!-- /table -->\n)",
-    re.DOTALL,
-)
-"""`<!-- table PATH MODEL: COLUMN, COLUMN -->`: rows of a model in a table below `results`."""
 SPEEDUPS = re.compile(r"(<!-- speedups -->\n).*?(<!-- /speedups -->\n)", re.DOTALL)
 METHODS = {"vanilla": "vanilla again"} | {
     name: f"`{name}`" for name in ("prompt-lookup", "auto", "self-sd", "swift", "clasp", "knapspec")
@@ -33,19 +26,9 @@ PLACES = {
 """The rows of README's table: what they are called there, and tables of one model each."""
 
 
-def filled(page: str) -> str:
-    """The text of a page with the figures of its blocks."""
-
-    def block(marks: re.Match[str]) -> str:
-        names = marks["columns"].split(", ")
-        lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-        for run in runs_of(marks["table"]):
-            if run["model"] == marks["model"]:
-                lines.append(f"| {' | '.join(run.get(name, '') for name in names)} |")
-        return "".join(f"{line}\n" for line in [marks[1][:-1], *lines, marks[5][:-1]])
-
-    page = SPEEDUPS.sub(lambda marks: f"{marks[1]}{speedups()}{marks[2]}", page)
-    return BLOCK.sub(block, page)
+def filled(readme: str) -> str:
+    """The text of README with today's figures."""
+    return SPEEDUPS.sub(lambda marks: f"{marks[1]}{speedups()}{marks[2]}", readme)
 
 
 def speedups() -> str:
@@ -76,5 +59,4 @@ if __name__ == "__main__":
         made = write(table_of(read_summary(path)))
         for suffix in ("md", "csv"):  # all.csv can be made of the summary beside them
             path.with_suffix(f".{suffix}").write_text(made[suffix])
-    for page in PAGES:
-        page.write_text(filled(page.read_text()))
+    README.write_text(filled(README.read_text()))

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT, WHOLE_TREE, Command, rest_slow
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from scripts import readme_figures
+from scripts.readme_figures import README, filled
 from skipbench import methods
 from skipbench.bench.contract import check_contract
 from skipbench.cli.command import Prompted
@@ -223,12 +223,6 @@ def test_the_method_of_the_docs_that_skips_and_a_skip_that_is_no_plan() -> None:
         next(check_contract(lambda layers: method))
 
 
-def test_the_blocks_of_pages_are_those_of_the_committed_tables() -> None:
-    for path in readme_figures.PAGES:
-        text = path.read_text()
-        assert readme_figures.filled(text) == text, "run scripts/readme_figures.py"
-
-
 METHODS = [
     module.name
     for module in pkgutil.walk_packages(methods.__path__, "skipbench.methods.")
@@ -242,3 +236,8 @@ OTHERS += ["config.configurable", "draft_plan"]
 def test_examples(name: str) -> None:
     found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert found.failed == 0 < found.attempted
+
+
+def test_the_figures_of_the_readme_are_those_of_the_committed_tables() -> None:
+    text = README.read_text()
+    assert filled(text) == text, "run scripts/readme_figures.py"
