@@ -59,11 +59,6 @@ def _tuned(value: Any, *, _node_: Any, _parent_: DictConfig, _root_: DictConfig)
     return node_of(schema_of(_parent_["_target_"]))[_node_._key()] if paper else value
 
 
-def _by_device(gpu: Any, cpu: Any, *, _root_: DictConfig) -> Any:
-    """The first value where the model is on GPUs, else the second."""
-    return cpu if _root_["model"]["device"] == "cpu" else gpu
-
-
 RESOLVERS: dict[str, Callable[..., Any]] = {
     "package": lambda path: str(PACKAGE / path),
     "cache": lambda name: str(cache_folder() / name),
@@ -72,7 +67,7 @@ RESOLVERS: dict[str, Callable[..., Any]] = {
     "variant": _variant,
     "setting": _setting,
     "tuned": _tuned,
-    "by_device": _by_device,
+    "by_device": lambda gpu, cpu, *, _root_: cpu if _root_["model"]["device"] == "cpu" else gpu,
 }
 for name, resolver in RESOLVERS.items():
     OmegaConf.register_new_resolver(name, resolver, replace=True)
