@@ -18,6 +18,7 @@ from skipbench.config.run_config import Engine, RunConfig
 from skipbench.data.rows import Example, other_rows
 from skipbench.decode.method import Method
 from skipbench.errors import SkipbenchError
+from skipbench.lm.layer import text_config
 from skipbench.lm.model import LM
 from skipbench.metrics.prices import Prices
 from skipbench.models import outline
@@ -66,8 +67,6 @@ def check_model(model: Model, engine: Engine) -> None:
         from skipbench.models.sparsity import parse_sparsity
 
         parse_sparsity(model.sparsity)
-        if (tokens := model.calibration.tokens) < 1:
-            raise SkipbenchError(f"model.calibration.tokens={tokens}; wanted 1 or more")
         if model.quantization != "none":
             both = f"model.sparsity={model.sparsity} and model.quantization={model.quantization}"
             raise SkipbenchError(f"{both}: only weights in full are pruned; leave one of them out")
@@ -107,7 +106,7 @@ def depth(model: Model) -> int:
     """Layers of the model; raises SkipbenchError as `check_method`."""
     if model.architecture is not None:
         return model.architecture.layers
-    return outline.layer_count(model.path, model.revision)
+    return int(text_config(outline.read_config(model.path, model.revision)).num_hidden_layers)
 
 
 def preflight(cell: Cell, held: bool = False) -> list[Prompt] | None:

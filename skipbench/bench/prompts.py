@@ -72,7 +72,9 @@ def encode(
             template is given `thinking` as `enable_thinking`.
     """
     limit = max_positions if context is None else min(context, max_positions)
-    longest = _room(limit, max_new_tokens, reserve, context)
+    if (longest := limit - max_new_tokens - reserve) < 1:
+        room = f"no room for a prompt in a context of {limit} tokens"
+        raise SkipbenchError(f"dataset.max_new_tokens={max_new_tokens} leaves {room}")
     kept = len(tokenizer.encode(keep)) if isinstance(keep, str) else keep
     if truncate == "end" and not 0 <= kept < longest:
         wanted = f"wanted 0 to {longest - 1}, for prompts have {longest}"
@@ -111,18 +113,6 @@ def encode(
         return Prompt(row, ids, cut, allowed, complete if before else None)
 
     return [prompt_of(row) for row in rows]
-
-
-def _room(limit: int, max_new_tokens: int, reserve: int, context: int | None) -> int:
-    """Tokens that are left for a prompt in a context of `limit`; arguments of `encode`."""
-    asked = f"dataset.max_new_tokens={max_new_tokens}"
-    if max_new_tokens < 1:
-        raise SkipbenchError(f"{asked}; wanted 1 or more")
-    if reserve < 0 or (context is not None and context < 1):
-        raise SkipbenchError(f"dataset.reserve={reserve}, dataset.context={context}; too small")
-    if (longest := limit - max_new_tokens - reserve) < 1:
-        raise SkipbenchError(f"{asked} leaves no room for a prompt in a context of {limit} tokens")
-    return longest
 
 
 def _shortened(ids: list[int], cut: int, truncate: str, kept: int, tokenizer: Any) -> list[int]:

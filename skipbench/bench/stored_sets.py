@@ -13,7 +13,7 @@ from skipbench.errors import NotHereError
 from skipbench.runs.files import read_lines, write_json
 from skipbench.runs.fingerprint import FORMS, weights_sha256
 from skipbench.runs.provenance import config_hash, portable, run_name
-from skipbench.runs.reading import read_json, strict_json
+from skipbench.runs.reading import read_json
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ def other_weights(trace: Path, model: Model) -> str | None:
     """The reason not to use a search: it measured other weights than there are now; else None."""
     try:
         first = next((line for _, line in read_lines(trace)), b"{}") if trace.exists() else b"{}"
-        before = strict_json(first).get("settings", {}).get("weights_sha256")
+        before = msgspec.json.decode(first).get("settings", {}).get("weights_sha256")
     except (ValueError, AttributeError, RecursionError):  # the reader of the trace reports it
         return None
     if before is None or weights_sha256(model) in (None, before):

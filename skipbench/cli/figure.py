@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from skipbench.cli.commands import Figure
@@ -21,7 +22,7 @@ from skipbench.report.figures.runs import finished_run
 from skipbench.report.figures.style import save, styled
 from skipbench.report.tables.stored import read_summary
 from skipbench.runs.cell import Cell
-from skipbench.runs.reading import read_bytes, readable, strict_json
+from skipbench.runs.reading import read_bytes, readable
 from skipbench.runs.run import Run
 
 
@@ -100,7 +101,7 @@ def run_of(cell: Cell) -> Run:
 def _brute_force(path: Path) -> None:
     with readable(path, "make it with python scripts/brute_force.py > FILE"), styled():
         text = (read_bytes(path) or b"").decode()
-        lines = [strict_json(line) for line in text.splitlines() if line.strip()]
+        lines = [msgspec.json.decode(line) for line in text.splitlines() if line.strip()]
         drawn, models = brute_force(lines)
     _say(save(drawn, [], path.with_suffix(""), models))
 

@@ -60,8 +60,6 @@ def run_profile(asked: Profile) -> None:
     latency.set_points(lm, prices, measured, rows)
     prices.bytes = latency.part_bytes(lm)
     prices.roofline = roofline(device, lm.dtype, lm.weight_bytes, known_hardware())
-    for variant in options.levers:
-        latency.add_variant(lm, prices, variant, options.repeats)
     prices.save(path)
     threads = f"{config.engine.threads} thread{'s' if config.engine.threads > 1 else ''}"
     where = f"{config.model.dtype}, {device_name(device)}, {threads}"

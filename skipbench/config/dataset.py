@@ -142,8 +142,8 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
 
 
 class MiniDataset(DatasetConfig, frozen=True):
-    family: str = MISSING
-    """Which generator: mini-stories, mini-math, mini-code or mini-summary."""
+    family: Literal["mini-stories", "mini-math", "mini-code", "mini-summary"] = MISSING
+    """Which generator."""
     size: Positive = 300
     """Rows to generate."""
 
@@ -195,7 +195,7 @@ class HubDataset(DatasetConfig, frozen=True):
 
 
 class TinyStories(HubDataset, frozen=True):
-    prefix_words: int = 30
+    prefix_words: Positive = 30
     """Words of a story that are the prompt."""
 
 
@@ -237,7 +237,7 @@ class Stream(DatasetConfig, frozen=True):
 
 
 class HumanEval(DatasetConfig, frozen=True):
-    prompt: str = "plain"
+    prompt: Literal["plain", "swift", "self-sd"] = "plain"
     """Wording, sample and length: plain, or as the papers swift or self-sd have them."""
     size: Positive | None = None
     """Tasks; null takes all."""

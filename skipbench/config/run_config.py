@@ -120,8 +120,6 @@ class Profile(Settings, frozen=True):
     """Numbers of rows per pass: 1 is a draft step, more a verification."""
     repeats: Positive = 20
     """Timed repetitions per point."""
-    levers: list[str] = []
-    """Variants of the weights that are timed besides, such as int8 and int4."""
 
 
 class RunConfig(Settings, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_origin, get_type_hints
 import msgspec
 
 from skipbench.config.dataset import HubDataset
-from skipbench.data.rows import Example, check_size, read_file
+from skipbench.data.rows import Example, read_file
 from skipbench.data.source import fetch, from_hub
 from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import hashed
@@ -51,7 +51,7 @@ class Where(HubDataset, frozen=True):
     ) -> tuple[list[Drawn[F]], list[F]]:
         """Draws the sample, or with `whole` all rows, and its shots; a smaller `size` is a prefix
         of a larger one. `kind` has the fields of a row, some of which `may_be_empty`. Raises
-        SkipbenchError for a size below 1, too few rows, or rows that cannot be read.
+        SkipbenchError for too few rows, or rows that cannot be read.
 
         With `shuffle` rows are taken in the order of `datasets.Dataset.shuffle(seed)`, which is
         NumPy's PCG64 permutation, so that a complete local file gives the sample that the hub
@@ -59,7 +59,6 @@ class Where(HubDataset, frozen=True):
         alone gives its first rows as shots. Rows that serve as shots are left out of the sample.
         """
         size, shots, path = self.size, self.shots, self.path
-        check_size(size)
         kinds = {field: get_origin(hint) or hint for field, hint in get_type_hints(kind).items()}
         if unknown := kinds.keys() - self.columns:
             raise SkipbenchError(f"dataset.columns lacks {', '.join(sorted(unknown))}")

@@ -148,19 +148,12 @@ def other_rows(origin: Provenance, rows: Sequence[Example]) -> bool:
     return any(getattr(origin, name) not in (None, digest) for name, digest in now.items())
 
 
-def check_size(size: int | None) -> None:
-    """Raises SkipbenchError for a size below 1; None takes all rows."""
-    if size is not None and size < 1:
-        raise SkipbenchError(f"dataset.size={size} leaves no rows; give 1 or more, or null for all")
-
-
 def sample_rows(
     rows: Sequence[Example], limit: int | None, seed: int, shuffle: bool
 ) -> list[Example]:
     """At most `limit` rows (None: all), drawn with `seed` if `shuffle`; a smaller limit is a prefix
-    of a larger one. Raises SkipbenchError for a limit below 1.
+    of a larger one.
     """
-    check_size(limit)
     chosen = list(rows)
     if shuffle:
         random.Random(seed).shuffle(chosen)

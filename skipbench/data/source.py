@@ -5,7 +5,6 @@ import hashlib
 import re
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from skipbench.config.paths import cache_folder, hub_offline, hub_unreachable
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import write_atomic
 
-_offline = ContextVar("offline", default=False)
 _SHA1 = re.compile(r"[0-9a-f]{40}")
 
 
@@ -58,13 +56,11 @@ def offline(wanted: bool = True) -> Iterator[None]:
 
     modules: tuple[Any, ...] = (constants, datasets.config) if wanted else ()
     before = [module.HF_HUB_OFFLINE for module in modules]
-    token = _offline.set(wanted or _offline.get())
     try:
         for module in modules:
             module.HF_HUB_OFFLINE = True
         yield
     finally:
-        _offline.reset(token)
         for module, value in zip(modules, before, strict=True):
             module.HF_HUB_OFFLINE = value
 
@@ -73,10 +69,12 @@ def fetch(url: str, sha256: str, advice: str = "") -> Path:
     """The file at an address, from the cache (`~/.cache/skipbench`, or below XDG_CACHE_HOME) or the
     network. Raises SkipbenchError if it is out of reach, or its SHA-256 (hex) is another.
     """
+    from huggingface_hub import constants
+
     cached = cache_folder() / f"{sha256[:16]}-{url.rpartition('/')[2]}"
     if known := cached.is_file():
         data = cached.read_bytes()
-    elif hub_offline() or _offline.get():
+    elif hub_offline() or constants.HF_HUB_OFFLINE:
         raise SkipbenchError(f"{url} is not in the cache, and HF_HUB_OFFLINE is set. {advice}")
     else:
         try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from skipbench.config.model import Model
-from skipbench.config.run_config import Engine, RunConfig
+from skipbench.config.run_config import Engine
 from skipbench.data.rows import Example
 
 if TYPE_CHECKING:  # a table of finished cells needs no torch
@@ -24,22 +24,20 @@ class LastLoaded:
         self._always = always
         self._kept: tuple[tuple[Model, Engine], Loaded] | None = None
 
-    def holds(self, config: RunConfig) -> bool:
-        """True if the model of a cell is loaded already."""
-        key = config.model, replace(config.engine, warmup=0)
-        return self._kept is not None and self._kept[0] == key
+    def holds(self, model: Model, engine: Engine) -> bool:
+        """True if this model is loaded already."""
+        return self._kept is not None and self._kept[0] == (model, replace(engine, warmup=0))
 
     def __call__(
         self, model: Model, engine: Engine, rows: Sequence[Example] = (), tokens: int | None = None
     ) -> "Loaded":
         from skipbench.bench.load import load_model
 
-        key = model, replace(engine, warmup=0)
-        if self._kept is not None and self._kept[0] == key:
+        if self._kept is not None and self.holds(model, engine):
             return self._kept[1]
         self._kept = None  # its memory goes first
         loaded = load_model(model, engine, rows, tokens)
         dense = model.device == "cpu" and model.sparsity == "none"
         if self._always or (dense and loaded[0].weight_bytes <= KEPT_BYTES):
-            self._kept = key, loaded
+            self._kept = (model, replace(engine, warmup=0)), loaded
         return loaded

@@ -106,7 +106,7 @@ def _prepare(cell: Cell, load: LastLoaded, checked: bool) -> bool:
         return False
     from skipbench.bench.load import preflight
 
-    preflight(cell, checked or load.holds(config))
+    preflight(cell, checked or load.holds(config.model, config.engine))
     if config.fresh:  # only now: the old run stays where the new one is refused
         set_aside(cell.folder)
     return True

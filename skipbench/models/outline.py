@@ -14,11 +14,6 @@ from skipbench.models import checks
 from skipbench.runs.fingerprint import checkpoint_place, indexed
 
 
-def layer_count(path: str, revision: str | None = None) -> int:
-    """Layers of a checkpoint, from its config alone. Raises SkipbenchError as `load`."""
-    return int(text_config(read_config(path, revision)).num_hidden_layers)
-
-
 def read_config(path: str, revision: str | None, shape: Shape | None = None) -> Any:
     """The Hugging Face configuration of a folder, a GGUF file or a hub id. Raises
     SkipbenchError where there is none, it is of a family or form that cannot be run, or not of the

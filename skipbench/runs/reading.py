@@ -1,7 +1,5 @@
 """Files of results as plain data, and errors that name them."""
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +62,7 @@ def read_json(path: Path, kind: type[T]) -> T | None:
     if (data := read_bytes(path)) is None:
         return None
     with readable(path):
-        return msgspec.convert(strict_json(data), kind, str_keys=True)
+        return msgspec.json.decode(data, type=kind)
 
 
 def read_yaml(path: Path) -> dict[str, Any] | None:
@@ -74,28 +72,5 @@ def read_yaml(path: Path) -> dict[str, Any] | None:
     if (data := read_bytes(path)) is None:
         return None
     with readable(path):
-        return msgspec.convert(yaml.load(data, _Loader), dict[str, Any])
-
-
-def strict_json(data: bytes | str) -> Any:
-    """A value of JSON without NaN. Raises ValueError for a name that occurs twice, too, and
-    RecursionError.
-    """
-    msgspec.json.decode(data)  # refuses NaN
-    return json.loads(data, object_pairs_hook=_once)
-
-
-def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        twice = Counter(name for name, _ in pairs) - Counter(value.keys())
-        raise ValueError(f"{sorted(twice)} occur twice")
-    return value
-
-
-class _Loader(yaml.SafeLoader):
-    """Python's own: libyaml ends the process on a file that nests deeply."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        _once([(self.construct_object(key, deep), None) for key, _ in node.value])
-        return super().construct_mapping(node, deep)
+        # by Python's own loader: libyaml ends the process on a file that nests deeply
+        return msgspec.convert(yaml.safe_load(data), dict[str, Any])

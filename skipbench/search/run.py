@@ -16,7 +16,7 @@ from skipbench.draft_plan import DraftPlan
 from skipbench.errors import SkipbenchError
 from skipbench.runs.files import append_line, read_lines
 from skipbench.runs.lock import held
-from skipbench.runs.reading import readable, strict_json
+from skipbench.runs.reading import readable
 from skipbench.search.strategies import Strategy
 
 # seconds per token, registered for a set without a value before any other set has one
@@ -129,7 +129,7 @@ def _open(trace: Path, settings: Mapping[str, object], layers: int, limit: int) 
         append_line(trace, json.dumps({"settings": now}))
         return []
     try:
-        before = strict_json(lines[0][1])["settings"]
+        before = msgspec.json.decode(lines[0][1])["settings"]
         keys = {k for k in {*before, *now} if before.get(k) != now.get(k)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = "not the settings of a search"
@@ -147,7 +147,7 @@ def read_trials(trace: Path, iterations: int, layers: int | None = None) -> list
     trials = list[Trial]()
     for number, line in read_lines(trace)[1 : iterations + 1]:
         try:
-            trials.append(msgspec.convert(strict_json(line), Trial))
+            trials.append(msgspec.json.decode(line, type=Trial))
             if trials[-1].iteration != number - 2:
                 raise ValueError(f"iteration {trials[-1].iteration} where {number - 2} belongs")
             if layers is not None:
@@ -203,5 +203,5 @@ def read_retimed(folder: Path, iterations: int) -> Retimed | None:
     """The timings after so many trials, or `None`; SkipbenchError for a file that is damaged."""
     path = folder / RETIMED
     with readable(path):
-        retimed = [msgspec.convert(strict_json(line), Retimed) for _, line in read_lines(path)]
+        retimed = [msgspec.json.decode(line, type=Retimed) for _, line in read_lines(path)]
     return next((r for r in retimed if r.iterations == iterations), None)

