@@ -14,7 +14,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import file_name, once
 from skipbench.experiments.resolve import checked_run, fill_skip_set
 from skipbench.experiments.row import run_rows
-from skipbench.experiments.set_search import search_of
+from skipbench.experiments.table_runs import search_costs
 from skipbench.report.figures.curves import brute_force
 from skipbench.report.figures.forest import below, forest, rows_of
 from skipbench.report.figures.registry import FIGURES, NOT_RUN, draw, draw_run
@@ -95,7 +95,8 @@ def run_of(cell: Cell) -> Run:
     finished_run(cell.folder)
     if not run.has(limit):
         raise SkipbenchError(f"{cell.folder} has fewer prompts than limit={limit}")
-    return replace(run, axes=cell.overrides, keys=cell.keys, search=search_of(cell.config))
+    metrics = replace(run.measured, optimisation=search_costs(cell.config, run))
+    return replace(run, axes=cell.overrides, keys=cell.keys, metrics=metrics)
 
 
 def _brute_force(path: Path) -> None:

@@ -15,9 +15,9 @@ from skipbench.errors import SkipbenchError, reason_of
 from skipbench.experiments.resolve import fill_skip_set
 from skipbench.experiments.row import run_rows
 from skipbench.launch import manifest, slurm
-from skipbench.launch.local import HANDED_ON, WATCHED, watch
+from skipbench.launch.local import WATCHED, watch
 from skipbench.runs.cell import Cell
-from skipbench.runs.state import Interrupted
+from skipbench.runs.state import SIGNALS, Interrupted
 from skipbench.runs.store import record_failure
 
 EXIT_REPORTED = 3  # exit status of a watched cell that failed and wrote down why
@@ -87,7 +87,7 @@ def exit_reason(code: int, config: RunConfig, logs: Path) -> str | None:
     """Explains an exit status; `None` if the cell itself wrote a reason."""
     # A signal that was passed on may meet the child at its very end, when it has written down
     # already how it ended.
-    passed_on = {end for number in HANDED_ON for end in (-number, 128 + number)}
+    passed_on = {end for number in SIGNALS for end in (-number, 128 + number)}
     if code in {0, EXIT_REPORTED, 128 + signal.SIGINT} | passed_on:
         return None
     if code > 0:

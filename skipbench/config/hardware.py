@@ -30,8 +30,6 @@ class Slurm(Settings, frozen=True):
     """sbatch --partition."""
     account: str | None = None
     """sbatch --account."""
-    qos: str | None = None
-    """sbatch --qos."""
     constraint: str | None = None
     """sbatch --constraint."""
     gpu: str | None = None
@@ -66,7 +64,7 @@ class Slurm(Settings, frozen=True):
     setup: list[str] = []
     """Lines of shell before the command."""
     options: list[str] = []
-    """Further words for sbatch, such as `--nice=10`."""
+    """Further words for sbatch, such as `--qos=high`."""
     python: str | None = None
     """The interpreter on the nodes; null takes the one that submits."""
 

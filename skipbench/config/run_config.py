@@ -109,8 +109,6 @@ class Search(Settings, frozen=True):
     """Registers the rounded point of a Bayesian step, not the raw one."""
     start: str = ""
     """The first set to try, in text form, such as attn:1,3;mlp:2."""
-    protect: list[Natural] = []
-    """Sub-layers that are never skipped: 2i is the attention of layer i, 2i + 1 its MLP."""
 
 
 class Profile(Settings, frozen=True):

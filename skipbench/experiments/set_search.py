@@ -9,8 +9,7 @@ from skipbench.config.run_config import RunConfig
 from skipbench.console import show_result
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.runs.run import SetSearch
-from skipbench.search.run import Trial, best_of_trace, read_trials
+from skipbench.search.run import Trial, best_of_trace
 
 
 def search_trace(config: RunConfig) -> Path:
@@ -20,15 +19,6 @@ def search_trace(config: RunConfig) -> Path:
     method = config.method.but(skip="stored")
     config = replace(config, dataset=dataset, method=method)
     return search_folder(config)[0] / "trace.jsonl"
-
-
-def search_of(config: RunConfig) -> SetSearch | None:
-    """What the search of a cell took; None for a cell without one."""
-    if config.search_dataset is None:
-        return None
-    sets = config.search.iterations
-    seconds = sum(trial.seconds for trial in read_trials(search_trace(config), sets))
-    return SetSearch(on=config.search_dataset.name, sets=sets, seconds=seconds)
 
 
 def ensure_searched(config: RunConfig, load: LastLoaded) -> bool:

@@ -15,11 +15,11 @@ from types import FrameType
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.gpu import ask
+from skipbench.runs.state import SIGNALS
 
 RESERVED = 2**30  # bytes of a GPU that the driver counts and no process gets
 GPU_NAME = re.compile(r"\d+|(?:GPU|MIG)-.+")
 WATCHED = "SKIPBENCH_WATCHED"  # in the environment of a child of `watch`
-HANDED_ON = (signal.SIGTERM, signal.SIGUSR2)
 
 
 def gpus() -> list[str]:
@@ -129,7 +129,7 @@ def watch(command: Sequence[str], environment: Mapping[str, str]) -> int:
         child.send_signal(number)
 
     # A handler, which no child inherits, unlike SIG_IGN.
-    handlers = {**dict.fromkeys(HANDED_ON, hand_on), signal.SIGINT: lambda number, frame: None}
+    handlers = {**dict.fromkeys(SIGNALS, hand_on), signal.SIGINT: lambda number, frame: None}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         child = subprocess.Popen(command, env={**environment, WATCHED: str(os.getpid())})

@@ -45,14 +45,6 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class SetSearch(msgspec.Struct, frozen=True, kw_only=True):
-    """The search that a cell's skip set comes from."""
-
-    on: str  # dataset of its development prompts
-    sets: int
-    seconds: float
-
-
 class Published(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a run that a summary beside a table keeps."""
 
@@ -79,7 +71,6 @@ class Run(Published, frozen=True, kw_only=True, dict=True):
     """One run. A planned cell without a record is a run without metrics; `reason` says why."""
 
     axes: dict[str, str] = {}  # overrides of its cell in an experiment
-    search: SetSearch | None = None
     folder: Path | None = None
     settings: Mapping[str, object] = {}  # of its row and its own; empty without a record
     provenance: Provenance = msgspec.field(name="provenance_json", default=Provenance())

@@ -6,7 +6,7 @@ is sacrebleu's in percent, with its defaults (13a tokens, mixed case, exponentia
 """
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -60,24 +60,18 @@ def corpus_bleu(completions: Sequence[str], references: Sequence[Reference]) -> 
 CORPUS_SCORERS = {"bleu": corpus_bleu}
 
 
-def corpus_scores(scorer: str, texts: Iterable[Texts], arm: str) -> Scores:
-    """Scores of an arm; `{}` for a scorer without one, or no texts. Raises SkipbenchError for a
-    reference without the entries of the scorer.
-    """
-    found = list(texts)
-    if scorer not in CORPUS_SCORERS or not found:
-        return {}
-    return CORPUS_SCORERS[scorer]([t.arms[arm] for t in found], [t.reference for t in found])
-
-
 def corpus_scored(
     scorer: str, metrics: Metrics, turns: Sequence[Turn], arm: str, texts: Mapping[int, Texts]
 ) -> Metrics:
-    """The metrics of an arm with corpus scores, of turns that did not fail, beside the means."""
+    """The metrics of an arm with those of a corpus scorer, of turns that did not fail, beside the
+    means. Raises SkipbenchError for a reference without the entries of the scorer.
+    """
 
     def scores(members: Sequence[Turn], arm: str) -> dict[str, float | None]:
-        own = (texts[turn.index] for turn in members)
-        return {**mean_scores(members, arm), **corpus_scores(scorer, own, arm)}
+        own = [texts[turn.index] for turn in members]
+        said, wanted = [t.arms[arm] for t in own], [t.reference for t in own]
+        whole = CORPUS_SCORERS[scorer](said, wanted) if own else {}
+        return {**mean_scores(members, arm), **whole}
 
     sound = [turn for turn in turns if turn.arms[arm].lossless != "failed"]
     ours, theirs = (score_summary(sound, name, scores) for name in (arm, VANILLA))

@@ -3,6 +3,8 @@
 import ast
 import re
 
+from markdown_it import MarkdownIt
+
 from skipbench.data.rows import Reference
 from skipbench.scoring.text import need
 
@@ -17,23 +19,13 @@ RULES = {
 }  # how generated code is scored, for the record
 _TEXTS = r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*'
 _NEXT_STATEMENT = re.compile(rf"{_TEXTS}|(?P<next>\n(?=\S))")
-_FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)$")  # opens where the information has no backtick
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.M)
 
 
 def fences(text: str) -> list[str]:
     """Contents of Markdown's fences, the last perhaps unclosed, without the fence's indentation."""
-    found, mark, inside, indent = list[str](), "", list[str](), 0
-    for line in text.split("\n"):
-        fence = _FENCE.match(line)
-        if mark and fence and fence[2].startswith(mark) and not fence[3].strip():
-            found.append("\n".join(inside))
-            mark = ""
-        elif mark:
-            inside.append(line[min(indent, len(line) - len(line.lstrip(" "))) :])
-        elif fence:
-            mark, inside, indent = fence[2], [], len(fence[1])
-    return [f for f in [*found, *["\n".join(inside)] * bool(mark)] if f.strip()]
+    tokens = MarkdownIt().disable("html_block").parse(text)
+    return [token.content for token in tokens if token.type == "fence" and token.content.strip()]
 
 
 def defines(code: str, name: str) -> bool:

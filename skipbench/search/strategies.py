@@ -5,14 +5,13 @@
 
 import itertools
 import random
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from skipbench.config.run_config import Search
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
 from skipbench.search.bayes import suggest_point
 
 Sets = Generator[Iterable[int], float, None]  # of sub-layers; is sent the value of each
@@ -20,32 +19,21 @@ Sets = Generator[Iterable[int], float, None]  # of sub-layers; is sent the value
 
 @dataclass(frozen=True)
 class Space:
-    """The skip sets of a model of `layers` layers that keep the sub-layers in `protect`.
-
-    With a `ratio`, strategies that read `size` skip that share of the model's sub-layers, or all
-    free ones where these are fewer.
-
-    Raises SkipbenchError for a protected sub-layer that the model lacks.
+    """The skip sets of a model of `layers` layers; with a `ratio`, those of this share of its
+    sub-layers.
     """
 
     layers: int
     ratio: float | None = None
-    protect: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        DraftPlan.of(self.layers, self.protect)  # refuses sub-layers that the model lacks
 
     @property
-    def free(self) -> list[int]:
-        """Sub-layers that may be skipped."""
-        return [s for s in range(2 * self.layers) if s not in self.protect]
+    def sublayers(self) -> range:
+        return range(2 * self.layers)
 
     @property
     def size(self) -> int | None:
         """How many sub-layers to skip, `None` for any number."""
-        if self.ratio is None:
-            return None
-        return min(len(self.free), round(2 * self.layers * self.ratio))
+        return None if self.ratio is None else round(len(self.sublayers) * self.ratio)
 
 
 class Strategy:
@@ -70,7 +58,7 @@ class Strategy:
 
 def random_sets(space: Space, seed: int, start: DraftPlan | None = None) -> Sets:
     """Random sets, after `start`: `space.size` sub-layers, or each with probability one half."""
-    free, size = space.free, space.size
+    free, size = space.sublayers, space.size
     if start is not None:
         yield start.skipped
     for tried in itertools.count(0 if start is None else 1):
@@ -105,24 +93,19 @@ class Bayes(Strategy):
         if self.space.size is not None:
             chosen = np.argsort(-point, kind="stable")[: self.space.size]
         self.point = [round(float(x), 6) for x in point]
-        return DraftPlan.of(self.space.layers, [self.space.free[i] for i in chosen])
+        return DraftPlan.of(self.space.layers, map(int, chosen))
 
     def register(self, skip: DraftPlan, value: float) -> None:
         """`value` is minimised; the process models its negative."""
         super().register(skip, value)
-        corner = [float(s in skip.skipped) for s in self.space.free]
+        corner = [float(s in skip.skipped) for s in self.space.sublayers]
         self._points.append(corner if self.rounded else self.point or corner)
         self._values.append(-value)
 
 
 def make_strategy(options: Search, layers: int) -> Strategy:
-    """The strategy of `options`. Raises SkipbenchError as `Space`, and where `start` skips what is
-    protected.
-    """
-    space = Space(layers, options.ratio, options.protect)
-    start = DraftPlan.parse(options.start, layers)
-    if both := sorted(start.skipped.intersection(options.protect)):
-        raise SkipbenchError(f"search.start skips {both}, which search.protect keeps")
+    """The strategy of `options`."""
+    space, start = Space(layers, options.ratio), DraftPlan.parse(options.start, layers)
     first = start if start.skipped else None
     if options.strategy == "bayes":
         return Bayes(space, options.seed, first, options.init, options.rounded)

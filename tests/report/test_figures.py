@@ -42,10 +42,10 @@ from skipbench.report.figures.style import METHODS, PHASES, caption, save
 from skipbench.report.figures.sweeps import bars, setting, sweep
 from skipbench.report.published import numbers_of, papers, published
 from skipbench.runs.cell import Cell
-from skipbench.runs.measures import Metrics, Speedup
+from skipbench.runs.measures import Metrics, Optimisation, Speedup
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.record import Arm, Round, Seconds, Turn
-from skipbench.runs.run import Run, SetSearch
+from skipbench.runs.run import Run
 
 CELLS = {
     # searches that long
@@ -283,11 +283,10 @@ def runs_of(name: str, scale: str, records: dict[str, Run]) -> list[Run]:
         own = set_values(configs[key], planned.overrides)
         names = {k: own[k]["name"] for k in ("model", "method", "dataset")}
         known = {"settings": own, "axes": planned.overrides, "keys": planned.keys, **names}
-        if planned.searches:
-            on, sets = own["search_dataset"]["name"], own["search"]["iterations"]
-            known["search"] = SetSearch(on=on, sets=sets, seconds=10.0 + number)
         record = records["swift" if names["method"] == "swift" else "clasp2"]
-        runs.append(structs.replace(record, **({"search": None} | known)))
+        costs = Optimisation(seconds=10.0 + number)
+        known["metrics"] = structs.replace(record.measured, optimisation=costs)
+        runs.append(structs.replace(record, **known))
     return runs
 
 
@@ -297,8 +296,6 @@ def set_values(plain: dict[str, Any], overrides: dict[str, str]) -> dict[str, An
     for key, value in overrides.items():
         if key in ("model", "dataset"):
             plain[key]["name"] = value
-        if key == "search.on":
-            plain["search_dataset"]["name"] = value
         if "." not in key or "@" in key:  # a group: what is composed holds it
             continue
         node, (*path, last) = plain, key.split(".")

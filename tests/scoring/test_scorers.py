@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from msgspec.structs import replace
 
 from skipbench.errors import SkipbenchError
 from skipbench.runs.record import Texts
-from skipbench.scoring.overlap import corpus_scores
+from skipbench.scoring.overlap import corpus_bleu
 from skipbench.scoring.programs import program_of
 from skipbench.scoring.sandbox import bubblewrap, run_program
 from skipbench.scoring.scorers import (
@@ -228,9 +227,9 @@ def test_corpus_bleu_pools_its_counts() -> None:
     ]
     # 5 + 4 of 6 + 4 words, 3 + 3 of 5 + 3 pairs, 2 + 2 of 4 + 2 triples, 1 + 1 of 3 + 1 fours.
     by_hand = 100 * (9 / 10 * 6 / 8 * 4 / 6 * 2 / 4) ** 0.25
-    assert corpus_scores("bleu", iter(rows), "vanilla") == {"bleu": pytest.approx(by_hand)}
-    assert corpus_scores("bleu", iter(rows), "x") == {"bleu": 100.0}
-    for scorer, texts_of in (("bleu", []), ("gsm8k", rows), ("none", rows)):
-        assert corpus_scores(scorer, texts_of, "x") == {}
+    references = [row.reference for row in rows]
+    for arm, wanted in (("vanilla", by_hand), ("x", 100.0)):
+        found = corpus_bleu([row.arms[arm] for row in rows], references)
+        assert found == {"bleu": pytest.approx(wanted)}
     with pytest.raises(SkipbenchError, match="has translation="):
-        corpus_scores("bleu", [replace(rows[0], reference={})], "x")
+        corpus_bleu(["a"], [{}])

@@ -156,20 +156,24 @@ def test_another_search_in_the_way_is_refused(tmp_path: Path) -> None:
     with held(tmp_path), pytest.raises(SkipbenchError, match=r"another process \(pid"):
         run("random", trace, 2)
     assert not trace.exists()
+
+    def again(iterations: int, of: Any = (1,)) -> Trial:
+        return search(toy, make("random"), 4, iterations, trace, {"of": of})
+
     for iterations in (2, 3):  # settings are compared as they are stored: a tuple is a list
-        run("random", trace, iterations, protect=(1,))
+        again(iterations)
     assert len(trials(trace)) == 3
-    with pytest.raises(SkipbenchError, match="protect"):
-        run("random", trace, 3, protect=(2,))
+    with pytest.raises(SkipbenchError, match=r"other settings \(of\)"):
+        again(3, (2,))
     with pytest.raises(SkipbenchError, match=r"line 2.*another version or seed"):
         other = Strategy(Space(4), random_sets(Space(4), 99))
-        search(toy, other, 4, 3, trace, {"strategy": "random", "protect": [1]})
+        search(toy, other, 4, 3, trace, {"of": [1]})
     lines = trace.read_text().splitlines()
     for change in ({"skip": "nonsense"}, {"skip": "attn:99"}, {"value": "fast"}, {"iteration": 7}):
         wrong = json.dumps(json.loads(lines[2]) | change)
         trace.write_text("\n".join([*lines[:2], wrong, *lines[3:]]) + "\n")
         with pytest.raises(SkipbenchError, match=r"trace\.jsonl, line 3: not a trial"):
-            run("random", trace, 4, protect=(1,))
+            again(4)
 
 
 def test_values_that_are_no_numbers(tmp_path: Path) -> None:
@@ -187,10 +191,9 @@ def test_values_that_are_no_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "ratio"), [("random", None), ("random", 0.5), ("bayes", 0.5)])
-def test_protected_sublayers_are_kept_and_the_ratio_holds(name: str, ratio: float | None) -> None:
-    strategy, tried = make(name, ratio=ratio, protect=(0, 2), init=2), 0
+def test_the_ratio_holds(name: str, ratio: float | None) -> None:
+    strategy, tried = make(name, ratio=ratio, init=2), 0
     while tried < (5 if name == "bayes" else 64) and (skip := strategy.suggest()) is not None:
-        assert {0, 2}.isdisjoint(skip.skipped)
         assert ratio is None or len(skip.skipped) == 4
         strategy.register(skip, toy(skip)[0])
         tried += 1

@@ -60,15 +60,16 @@ def draft_length(runs: list[Run], published: list[Printed]) -> Figure:
 def latency(runs: list[Run], published: list[Printed]) -> Figure:
     """Speedup against the seconds that finding the skip set took (SWIFT Figure 11)."""
     figure, here = style.one_axis(7.0)
-    points = [(r.search.seconds if r.search else r.measured.seconds.adapt or 0.0, r) for r in runs]
+    points = [(o.seconds if (o := run.measured.optimisation) else 0.0, run) for run in runs]
     points.sort(key=lambda point: point[0])
     for method in dict.fromkeys(run.method for run in runs):
         x, y = zip(*((s, run.speedup) for s, run in points if run.method == method), strict=True)
         here.plot(x, y, label=method, **style.method_style(method)._asdict())
     for seconds, run in points:
         style.whisker(here, seconds, run.measured, style.method_style(run.method).color)
-        if run.search and run.speedup is not None:
-            style.note(here, f"{run.search.sets} sets", (seconds, run.speedup), (4, -9))
+        if "search.iterations" in run.axes and run.speedup is not None:
+            text = f"{run.axes['search.iterations']} sets"
+            style.note(here, text, (seconds, run.speedup), (4, -9))
     # a star if the text prints both numbers of a point; a line if it prints the latency alone
     gains = {
         (n.method, *n.named("search_steps")): gain for n, gain in with_values(published, "speedup")

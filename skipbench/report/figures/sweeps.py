@@ -111,7 +111,7 @@ def bars(
     """
     names = labels(runs, (axis,))
     if by_set:
-        names = [f"{run.search.on} LS" if run.search else "given LS" for run in runs]
+        names = [f"{run.axes.get('search.on', 'given')} LS" for run in runs]
     in_group = [str(setting(run, axis)) for run in runs]
     members, groups = list(dict.fromkeys(names)), list(dict.fromkeys(in_group))
     styles = [s.color for s in style.line_styles([runs[names.index(n)].method for n in members])]
