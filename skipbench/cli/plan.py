@@ -58,17 +58,6 @@ def show_plan(experiments: Mapping[str, Sequence[Cell]], asked: Planned) -> None
         show(bill_line(costs, hardware))
 
 
-def row_and_arms(cells: Sequence[Cell]) -> tuple[str, list[str]]:
-    """The overrides that all cells of a row have, and those of each arm but its prompts."""
-    shared = {k: v for k, v in cells[0].overrides.items() if k not in ("method", "hardware")}
-    for cell in cells:
-        shared = {k: v for k, v in shared.items() if cell.overrides.get(k) == v}
-    left_out = {*shared, "hardware", "limit"}
-    arms = ({k: v for k, v in c.overrides.items() if k not in left_out} for c in cells)
-    row, *rest = (" ".join(f"{k}={v}" for k, v in words.items()) for words in (shared, *arms))
-    return row, rest
-
-
 def _lines(rows: Sequence[Job], limit_h: float | None) -> list[str]:
     """A table of the models."""
     groups = defaultdict[str, list[Job]](list)
@@ -126,8 +115,8 @@ def _requeues(cost: Cost, limit_h: float | None) -> int:
 
 
 def _record(job: Job, limit_h: float | None) -> dict[str, Any]:
-    row, arms = row_and_arms(job.cells)
-    record: dict[str, Any] = {"model": job.cells[0].config.model.name, "row": row, "arms": arms}
+    names = {"model": job.cells[0].config.model.name, "row": job.name}
+    record: dict[str, Any] = names | {"arms": [cell.name for cell in job.cells]}
     if (cost := job.cost) is None:
         return record
     known = "prompts", "of", "gpus", "memory_bytes", "hours", "gpu_hours", "reason"

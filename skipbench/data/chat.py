@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -147,7 +147,7 @@ def speed_bench(leave_out: bool, **where: Any) -> list[Example]:
             "a placeholder. Fill them in with prepare_data.py of specdec_bench (github.com/NVIDIA/"
             "Model-Optimizer): dataset.path=FILE; or leave them out: dataset.leave_out=true"
         )
-    return _balanced(sound, source.size, lambda turns: str(turns[0].groups))
+    return _balanced(sound, source.size)
 
 
 def _conversations(
@@ -173,17 +173,13 @@ def _conversations(
     return conversations
 
 
-def _balanced(
-    questions: list[list[Example]],
-    size: int | None,
-    group: Callable[[list[Example]], str] = lambda turns: turns[0].groups["task"],
-) -> list[Example]:
+def _balanced(questions: list[list[Example]], size: int | None) -> list[Example]:
     """All questions, or `size` of them drawn from the groups in turns: a file holds one group after
     the other. A smaller size is a prefix of a larger one.
     """
     if size is not None:
         ranks: dict[str, Iterator[int]] = defaultdict(itertools.count)
-        questions = sorted(questions, key=lambda turns: next(ranks[group(turns)]))
+        questions = sorted(questions, key=lambda turns: next(ranks[str(turns[0].groups)]))
     return [row for turns in questions[:size] for row in turns]
 
 

@@ -79,16 +79,12 @@ def read_lines(path: Path, repair: bool = False, torn: bool = False) -> list[tup
     data = read_bytes(path) or b""
     # bytes.splitlines would also break a damaged line at a carriage return
     lines = data.split(b"\n")[:-1]
-    if torn and lines and not _is_json(lines[-1]):
-        lines.pop()
+    if torn and lines:
+        try:
+            msgspec.json.decode(lines[-1])
+        except (ValueError, RecursionError):
+            lines.pop()
     end = sum(len(line) + 1 for line in lines)
     if repair and end < len(data):
         os.truncate(path, end)
     return list(enumerate(lines, 1))
-
-
-def _is_json(line: bytes) -> bool:
-    with contextlib.suppress(ValueError, RecursionError):
-        msgspec.json.decode(line)
-        return True
-    return False

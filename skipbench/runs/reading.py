@@ -43,16 +43,13 @@ def read_bytes(path: Path) -> bytes | None:
 
 def run_folders(results: Path) -> list[Path]:
     """The folders of arms under `results/runs`, in those of their rows, by name."""
-    return [arm for row in _folders(results / "runs") for arm in _folders(row) if _is_arm(arm)]
+    arms = [arm for row in _folders(results / "runs") for arm in _folders(row)]
+    return [a for a in arms if (a / "config.yaml").exists() or (a / "status.json").exists()]
 
 
 def _folders(place: Path) -> list[Path]:
     found = sorted(place.iterdir()) if place.is_dir() else []
     return [path for path in found if path.is_dir() and not path.name.startswith(".")]
-
-
-def _is_arm(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("config.yaml", "status.json"))
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:

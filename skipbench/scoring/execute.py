@@ -37,12 +37,10 @@ def score_run(folder: Path, sandbox: Literal["auto", "none"], timeout_s: float) 
     """Scores a finished run's completions and writes `scores.jsonl` and `metrics.json`; None if its
     scorer executes nothing.
 
-    Raises SkipbenchError for no such run, one that is not finished or lacks completions or samples,
+    Raises SkipbenchError for a run that is not finished or lacks completions or samples,
     and a machine that cannot isolate.
     """
     run = read_run(folder)
-    if not run.settings:
-        raise SkipbenchError(f"{folder} holds no run")
     scorer = run.setting("dataset.scorer")
     if scorer not in EXECUTED:
         return None

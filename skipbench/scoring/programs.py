@@ -36,13 +36,9 @@ def defines(code: str, name: str) -> bool:
         return False
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = [n for n in tree.body if isinstance(n, functions) and n.name == name]
-    return bool(found) and any(
-        not isinstance(n, ast.Pass) and not _is_text(n) for n in found[-1].body
-    )
-
-
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    body = found[-1].body if found else []
+    texts = [n for n in body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    return any(n not in texts and not isinstance(n, ast.Pass) for n in body)
 
 
 def function_body(completion: str) -> str:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from skipbench.errors import SkipbenchError
 from skipbench.report.published import numbers_of
 from skipbench.report.tables.model import Grid, Head, Table, TableCell, TableRow
 from skipbench.report.values import MISSING
@@ -60,10 +59,8 @@ def feature_tables() -> dict[str, str]:
 
 
 def feature_table(paper: str) -> Table:
-    """Features that `paper` prints, and those here. Raises SkipbenchError without such a table."""
-    if (of := features().papers.get(paper)) is None:
-        known = ", ".join(features().papers)
-        raise SkipbenchError(f"{paper!r} has no table of features; there are those of {known}")
+    """Features that `paper`, one of `feature_tables`, prints, and those here."""
+    of = features().papers[paper]
     ours, records, rows, marks = declared(), [], [], dict[str, int]()
     for method, printed in of.rows.items():
         if "speedup" in of.columns:
