@@ -52,7 +52,7 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     elif other := other_weights(trace, model):
         raise SkipbenchError(other)
     strategy = make_strategy(options, lm.layers)
-    goal(DraftPlan.parse(options.start, lm.layers))  # warm-up
+    goal(DraftPlan.parse("", lm.layers))  # warm-up
     search(goal, strategy, lm.layers, options.iterations, trace, settings)
     best = retime(goal, trace, lm.layers, options.iterations)
     assert best.value is not None

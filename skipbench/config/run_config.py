@@ -107,8 +107,6 @@ class Search(Settings, frozen=True):
     """Share of all sub-layers to skip, 0 to 1; null lets the strategy choose any number."""
     rounded: bool = False
     """Registers the rounded point of a Bayesian step, not the raw one."""
-    start: str = ""
-    """The first set to try, in text form, such as attn:1,3;mlp:2."""
 
 
 class Profile(Settings, frozen=True):

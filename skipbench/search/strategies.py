@@ -56,12 +56,10 @@ class Strategy:
             self._next = None
 
 
-def random_sets(space: Space, seed: int, start: DraftPlan | None = None) -> Sets:
-    """Random sets, after `start`: `space.size` sub-layers, or each with probability one half."""
+def random_sets(space: Space, seed: int) -> Sets:
+    """Random sets: `space.size` sub-layers, or each with probability one half."""
     free, size = space.sublayers, space.size
-    if start is not None:
-        yield start.skipped
-    for tried in itertools.count(0 if start is None else 1):
+    for tried in itertools.count():
         rng = random.Random(f"{seed}/{tried}")
         yield [s for s in free if rng.random() < 0.5] if size is None else rng.sample(free, size)
 
@@ -76,10 +74,8 @@ class Bayes(Strategy):
     more, are those of `random_sets`.
     """
 
-    def __init__(
-        self, space: Space, seed: int, start: DraftPlan | None, init: int = 5, rounded: bool = False
-    ) -> None:
-        super().__init__(space, random_sets(space, seed, start))
+    def __init__(self, space: Space, seed: int, init: int = 5, rounded: bool = False) -> None:
+        super().__init__(space, random_sets(space, seed))
         self.seed, self.init, self.rounded = seed, max(1, init), rounded
         self._points, self._values = list[list[float]](), list[float]()
 
@@ -105,8 +101,7 @@ class Bayes(Strategy):
 
 def make_strategy(options: Search, layers: int) -> Strategy:
     """The strategy of `options`."""
-    space, start = Space(layers, options.ratio), DraftPlan.parse(options.start, layers)
-    first = start if start.skipped else None
+    space = Space(layers, options.ratio)
     if options.strategy == "bayes":
-        return Bayes(space, options.seed, first, options.init, options.rounded)
-    return Strategy(space, random_sets(space, options.seed, first))
+        return Bayes(space, options.seed, options.init, options.rounded)
+    return Strategy(space, random_sets(space, options.seed))

@@ -80,16 +80,11 @@ def same_device(ours: str, theirs: str) -> bool:
 
 
 def run_notes(runs: Sequence[Run], left: Sequence[Run]) -> list[str]:
-    """Notes on the runs: reasons, and runs not shown; `left` fit no row of the table."""
-    measured = [(named(run), run.reason, run.metrics) for run in runs if run.metrics]
-    # a run with metrics has its reason in a line of its own
-    reasons = ("" if r.metrics or not r.reason else f" ({r.reason})" for r in left)
-    unplaced = " | ".join(named(r) + reason for r, reason in zip(left, reasons, strict=True))
-    notes = [
-        *(f"{name}: {reason}" for name, reason, _ in measured if reason),
-        f"Runs that belong to no row of this table: {unplaced}." if unplaced else "",
-    ]
-    return list(dict.fromkeys(note for note in notes if note))
+    """Reasons of runs with numbers, and a line on those without that fit no row of the table."""
+    notes = [f"{named(run)}: {run.reason}" for run in runs if run.metrics and run.reason]
+    unplaced = " | ".join(named(r) + (f" ({r.reason})" if r.reason else "") for r in left)
+    notes += [f"Runs that belong to no row of this table: {unplaced}."] if unplaced else []
+    return list(dict.fromkeys(notes))
 
 
 def definitions(paper: str, names: Iterable[str]) -> list[tuple[str, str]]:
