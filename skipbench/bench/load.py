@@ -96,17 +96,15 @@ def check_method(model: Model, make_method: Callable[..., Method]) -> Method:
     """The method for a model of this depth, made without reading weights. Raises SkipbenchError
     for a setting that does not fit the model, or an unreadable configuration.
     """
-    method = make_method(layers=depth(model))
+    if (shape := model.architecture) is not None:
+        layers = shape.layers
+    else:
+        config = text_config(outline.read_config(model.path, model.revision))
+        layers = int(config.num_hidden_layers)
+    method = make_method(layers=layers)
     if not isinstance(method, Method):
         raise SkipbenchError(f"{type(method).__name__} does not derive from decode.method.Method")
     return method
-
-
-def depth(model: Model) -> int:
-    """Layers of the model; raises SkipbenchError as `check_method`."""
-    if model.architecture is not None:
-        return model.architecture.layers
-    return int(text_config(outline.read_config(model.path, model.revision)).num_hidden_layers)
 
 
 def preflight(cell: Cell, held: bool = False) -> list[Prompt] | None:

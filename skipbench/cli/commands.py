@@ -28,8 +28,7 @@ class Compare(Compared):
 
     prompts: Prompts = None
     minutes: Minutes = 20.0
-    methods: Annotated[Names, "only these"] = ()
-    method: Annotated[Names, "the same as methods="] = ()
+    method: Annotated[Names, "only these"] = ()
     limit: Annotated[
         Annotated[str, Meta(pattern=r"^([1-9]\d*|null)$")] | None,
         Meta(title="1 or more, or null for all"),
@@ -88,11 +87,12 @@ class Figure(Experiments):
     render_only: RenderOnly = False
 
 
-class Status(Planned):
+class Status(Experiments):
     """how far the cells of experiments are, and what failed; of what was submitted:  status
     swift-table2 scale=paper [--watch] [--json] | status
     """
 
+    json: Json = False
     stale: Stale = None
     watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
 

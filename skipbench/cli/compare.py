@@ -103,7 +103,7 @@ def run_compare(asked: Compare) -> None:
         read_prompts(file, None, 0, False)  # refused before a model is loaded
         settings += ["dataset=prompts", f"dataset.path={quoted(file)}"]
     check_columns(asked.columns)
-    cells = cells_to_rank(settings, asked.method or asked.methods, asked.limit)
+    cells = cells_to_rank(settings, asked.method, asked.limit)
     check_over(asked.over, [cell.config.method.name for cell in cells if cell.runnable])
     run_ranked(cells, asked.minutes)
     comparison = conclude([run_entry(cell) for cell in cells])

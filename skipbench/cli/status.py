@@ -14,7 +14,6 @@ from rich.text import Text
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import results_of
-from skipbench.cli.plan import show_plan
 from skipbench.config.catalog import choices
 from skipbench.console import out, show
 from skipbench.errors import SkipbenchError
@@ -51,9 +50,6 @@ def run_status(asked: Status) -> None:
     command that runs the rest; exits with 1 unless all is done. With `--json` a line of JSON per
     cell; with `--watch` those that run, until none is left.
     """
-    if asked.plan:
-        show_plan(cells_asked(asked, choices("experiment")), asked)
-        return
     sent = dict[str, Path]()
     if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):
         asked_for = cells_asked(asked, choices("experiment"), without_torch=True)
