@@ -30,11 +30,6 @@ Minutes = Annotated[
     "after which no prompt begins; the same command goes on",
 ]
 Json = Annotated[bool, "results for machines"]
-Stale = Annotated[
-    float | None,
-    Meta(title="a number of seconds"),
-    "seconds without news after which a run on another machine counts as dead",
-]
 RenderOnly = Annotated[bool, "runs nothing"]
 
 

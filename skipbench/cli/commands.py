@@ -16,7 +16,6 @@ from skipbench.cli.command import (
     Prompted,
     Prompts,
     RenderOnly,
-    Stale,
 )
 from skipbench.config.extensions import load, registered
 
@@ -93,7 +92,6 @@ class Status(Experiments):
     """
 
     json: Json = False
-    stale: Stale = None
     watch: Annotated[bool, "shows what runs, every 10 s, until nothing does"] = False
 
 
@@ -102,7 +100,6 @@ class Submit(Planned):
     hardware=slurm-a100 [--plan|--print|--yes|--anyway]
     """
 
-    stale: Stale = None
     print: Annotated[bool, "shows the scripts or the rows, and sends nothing"] = False
     yes: Annotated[bool, "submits any number of GPU-hours"] = False
     anyway: Annotated[bool, "submits although models or datasets are not here"] = False

@@ -81,7 +81,7 @@ def run_submit(asked: Submit) -> None:
         if cells and isinstance(hardware, Slurm) and not only_print:
             stack.enter_context(held(cells[0].config.results.resolve() / "submit", wait=True))
         _, failed = submit(
-            ((name, with_states(once(own), asked.stale)) for name, own in experiments.items()),
+            ((name, with_states(once(own))) for name, own in experiments.items()),
             hardware,
             None if asked.yes else UNASKED_H,
             only_print=only_print,

@@ -32,7 +32,6 @@ from skipbench.report.published import paper_of
 from skipbench.runs.cell import Cell, rows_of
 
 WATCH_S = 10.0
-OF_ALL = ("results=", "stale=")  # words that choose no experiment
 MEANS = (
     "speedups here: geometric mean over the questions, prefill included; the paper's table has the "
     "paper's own estimator, so that its numbers differ (docs/metrics.md)"
@@ -51,7 +50,7 @@ def run_status(asked: Status) -> None:
     cell; with `--watch` those that run, until none is left.
     """
     sent = dict[str, Path]()
-    if asked.words or not all(word.startswith(OF_ALL) for word in asked.given):
+    if asked.words or not all(word.startswith("results=") for word in asked.given):
         asked_for = cells_asked(asked, choices("experiment"), without_torch=True)
         cells = {name: once(own) for name, own in asked_for.items()}
     else:
@@ -64,8 +63,8 @@ def run_status(asked: Status) -> None:
         sent = {folder.name: folder for folder in folders}
         cells = {folder.name: own for folder, own in folders.items()}
     if asked.watch:
-        _watch(cells, asked.stale)
-    lines_of = {name: _lines(own, asked.stale) for name, own in cells.items()}
+        _watch(cells)
+    lines_of = {name: _lines(own) for name, own in cells.items()}
     for name, lines in lines_of.items():
         if asked.json:
             for line in lines:
@@ -96,10 +95,10 @@ def _command(name: str, asked: Status, lines: Sequence[_Line], folder: Path | No
     return command_line("submit", [name], given or [*asked.given, "hardware=..."])
 
 
-def _lines(cells: Sequence[Cell], stale_s: float | None) -> list[_Line]:
+def _lines(cells: Sequence[Cell]) -> list[_Line]:
     """The cells, row by row."""
     lines = list[_Line]()
-    for row in rows_of(with_states(cells, stale_s)):
+    for row in rows_of(with_states(cells)):
         for cell, progress in zip(row, row_progress(row), strict=True):
             failed = cell.state.state in ("failed", "stale")
             lines.append(_Line(cell, progress, last_lines(cell) if failed else []))
@@ -123,11 +122,11 @@ def _texts(name: str, lines: Sequence[_Line], only: Sequence[str] = ()) -> Itera
         yield f"squeue does not answer: {unknown} of them were submitted and may be queued"
 
 
-def _watch(cells: dict[str, list[Cell]], stale_s: float | None) -> None:
+def _watch(cells: dict[str, list[Cell]]) -> None:
     only = ("running", "queued", "failed", "stale")
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
-            lines_of = {name: _lines(own, stale_s) for name, own in cells.items()}
+            lines_of = {name: _lines(own) for name, own in cells.items()}
             texts = [text for name, lines in lines_of.items() for text in _texts(name, lines, only)]
             live.update(Text("\n".join(texts)), refresh=True)
             states = {line.cell.state.state for lines in lines_of.values() for line in lines}

@@ -18,7 +18,7 @@ from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.provenance import config_hash
 from skipbench.runs.record import VANILLA
 from skipbench.runs.run import Run, read_run
-from skipbench.runs.state import STALE_S, STATES, RunState, run_state
+from skipbench.runs.state import STATES, RunState, run_state
 
 TO_RUN = ("missing", "failed", "interrupted", "stale")
 LOG_LINES = 5
@@ -45,14 +45,12 @@ def to_run(cell: Cell) -> bool:
     return cell.runnable and cell.state.state in TO_RUN
 
 
-def with_states(cells: Sequence[Cell], stale_s: float | None = None) -> list[Cell]:
-    """All cells with their states; those that become one run, once, with the most prompts. The
-    status of a run on another machine is stale after so many seconds.
-    """
+def with_states(cells: Sequence[Cell]) -> list[Cell]:
+    """All cells with their states; those that become one run, once, with the most prompts."""
     live = slurm.jobs()
     submitted = manifest.tasks(cells[0].config.results) if cells else {}
     for cell in (cell for row in rows_of(cells) for cell in row):  # whose turns are read once
-        _read_state(cell, live, STALE_S if stale_s is None else stale_s)
+        _read_state(cell, live)
     for cell in cells:
         tasks = submitted.get(key_of(cell), [])
         cell.logs = [task.log for task in tasks]
@@ -72,12 +70,12 @@ def most_asked(cells: Iterable[Cell]) -> dict[str, Cell]:
     return found
 
 
-def _read_state(cell: Cell, live: Mapping[str, str] | None, stale_s: float) -> None:
+def _read_state(cell: Cell, live: Mapping[str, str] | None) -> None:
     """The state of a cell by its record."""
     searched = cell.config.search_dataset is not None
     try:
         fill_skip_set(cell)
-        cell.state, cell.runnable = run_state(cell.folder, live, stale_s), True
+        cell.state, cell.runnable = run_state(cell.folder, live), True
         if cell.state.state == "done" and not checked_run(cell).has(cell.config.limit):
             cell.state = RunState("interrupted", "it has fewer prompts than are asked for")
     except NotHereError as error:
@@ -109,7 +107,7 @@ def counts(cells: Sequence[Cell]) -> str:
 
 def command_line(command: str, names: Sequence[str], words: Sequence[str]) -> str:
     """The command on experiments with the same words."""
-    kept = [w for w in words if command != "table" or not w.startswith(("hardware", "stale="))]
+    kept = [w for w in words if command != "table" or not w.startswith("hardware")]
     return shlex.join(["python", "-m", "skipbench", command, *names, *kept])
 
 

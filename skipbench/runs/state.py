@@ -72,9 +72,9 @@ def write_status(folder: Path, status: Status) -> None:
     write_json(folder / "status.json", msgspec.structs.asdict(status))
 
 
-def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STALE_S) -> RunState:
+def run_state(folder: Path, jobs: Mapping[str, str] | None) -> RunState:
     """The state of the run in `folder`; `jobs` are Slurm's, id to state such as `PENDING`, None if
-    it does not answer, and `stale_s` the maximum seconds without a sign of life.
+    it does not answer.
     """
     path = folder / "status.json"
     try:
@@ -98,7 +98,7 @@ def run_state(folder: Path, jobs: Mapping[str, str] | None, stale_s: float = STA
         why = f"process {pid} is gone: it was killed, perhaps for memory"
     elif jobs is not None and job is not None and job not in jobs:
         why = f"Slurm job {job} on {host} is gone: it was killed, or its node was lost"
-    elif age > stale_s:
+    elif age > STALE_S:
         why = f"pid {pid} on {host} gave no sign of life for {age / 60:.0f} minutes"
     else:
         return RunState("running", printable(f"pid {pid} on {host}"))

@@ -97,10 +97,8 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
         time.sleep(0.01)
     here = {"host": socket.gethostname()}
 
-    def state(
-        jobs: dict[str, str] | None = None, age: float = 0, stale_s: float = 600, **value: Any
-    ) -> str:
-        return run_state(say(tmp_path / "run", age, **value), jobs, stale_s).state
+    def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
+        return run_state(say(tmp_path / "run", age, **value), jobs).state
 
     assert run_state(tmp_path / "none", None).state == "missing"
     ends = ["done", "failed", "interrupted"]
@@ -108,9 +106,9 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(**here, pid=os.getpid()) == "running"
     assert state(**here, pid=gone.pid) == state(**here, pid=ended.pid) == "stale"
     ended.wait()
-    assert state(**here, pid=1, age=20, stale_s=10) == "stale"
+    assert state(**here, pid=1, age=1900) == "stale"
     assert state(**here, pid=os.getpid(), age=90_000_000) == "stale"
-    assert state(age=30) == "running" and state(age=900) == "stale"
+    assert state(age=1700) == "running" and state(age=1900) == "stale"
     assert state(slurm="7", jobs={"7": "RUNNING"}) == "running"
     assert state(slurm="7", jobs={"8": "RUNNING"}) == "stale"
     assert state(slurm="7", jobs={"7": "PENDING"}) == "queued"
