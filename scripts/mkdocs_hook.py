@@ -23,7 +23,7 @@ What `import skipbench` gives, and the base class of a method of your own.
 ::: skipbench.language_model.load
 ::: skipbench.api.compare
 ::: skipbench.language_model.LanguageModel
-::: skipbench.contrib.export.custom_generate.custom_generate
+::: skipbench.contrib.export.custom_generate.CustomGenerate
 ::: skipbench.contrib.oracle.api.verify
 ::: skipbench.report.frame.frame
 ::: skipbench.report.published.published

@@ -25,10 +25,7 @@ CHOSEN_BY = {group: group for group in GROUPS} | {"stop": "stop@method.stop"}
 Prompts = Annotated[str | None, "a file, .jsonl or .parquet with `prompt` or `messages`, or .txt"]
 Columns = Annotated[Names, "only these columns of the table, in this order, or all there are"]
 Over = Annotated[str, "a method, such as swift: paired ratios to it, with intervals"]
-Minutes = Annotated[
-    PositiveFloat | None,
-    "after which no prompt begins; the same command goes on",
-]
+Minutes = Annotated[PositiveFloat | None, "after which no prompt begins; the same command goes on"]
 Json = Annotated[bool, "results for machines"]
 RenderOnly = Annotated[bool, "runs nothing"]
 

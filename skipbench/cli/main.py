@@ -15,13 +15,7 @@ from skipbench.cli.command import GROUPS, Compared, declared
 from skipbench.cli.commands import COMMANDS, module_of
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import as_choices, check_base, choices, with_search_path
-from skipbench.config.compose import (
-    checked,
-    hydra_errors,
-    run_hydra,
-    to_run_config,
-    use_config_dir,
-)
+from skipbench.config.compose import checked, hydra_errors, run_hydra, to_run_config, use_config_dir
 from skipbench.config.explain import did_you_mean, meant
 from skipbench.config.paths import CONF
 from skipbench.console import complain, json_lines, say

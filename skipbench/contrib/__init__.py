@@ -30,7 +30,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
     "api": {
         "assert_lossless": "skipbench.contrib.oracle.api.assert_lossless",
-        "custom_generate": "skipbench.contrib.export.custom_generate.custom_generate",
+        "custom_generate": "skipbench.contrib.export.custom_generate.CustomGenerate",
         "verify": "skipbench.contrib.oracle.api.verify",
     },
 }

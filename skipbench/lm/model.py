@@ -31,10 +31,7 @@ class LM:
     """
 
     def __init__(
-        self,
-        model: Any,
-        engine: str | MakeEngine = "fused",
-        strict: bool = False,
+        self, model: Any, engine: str | MakeEngine = "fused", strict: bool = False
     ) -> None:
         """
         Args:

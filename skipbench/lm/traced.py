@@ -18,12 +18,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.lm.layer import Arguments, Block, Family, text_config
 
 TOKENS = 12  # of the probe's text
-WINDOWS = [
-    "sliding_window",
-    "sliding_window_pattern",
-    "use_sliding_window",
-    "max_window_layers",
-]
+WINDOWS = ["sliding_window", "sliding_window_pattern", "use_sliding_window", "max_window_layers"]
 """Fields whose meaning is in `layer_types`, which every configuration derives from them."""
 
 

@@ -28,10 +28,7 @@ PERCENTILES = (50, 90, 99)
 
 
 def summarise(
-    turns: Sequence[Turn],
-    arm: str,
-    layers: int,
-    pass_s: PassSeconds | None = None,
+    turns: Sequence[Turn], arm: str, layers: int, pass_s: PassSeconds | None = None
 ) -> Metrics:
     """`metrics.json` of an arm, whose failed turns count in `lossless.failed` alone. Raises
     SkipbenchError for a skip set that does not fit a model of `layers` layers.

@@ -1,6 +1,5 @@
 """`bundle`: results to publish, and their check."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,6 @@ class Bundle(Command):
     results: Annotated[Path, "the results folder"] = Path("results")
     check: Annotated[bool, "computes every claim of OUT again from its samples"] = False
     page: Annotated[bool, "writes a page of all bundles in this folder, checked"] = False
-    json: Annotated[bool, "with --check: a line of JSON per claim"] = False
 
 
 def run_bundle(asked: Bundle) -> None:
@@ -46,8 +44,7 @@ def run_bundle(asked: Bundle) -> None:
     failed = 0
     for holds, text in check(folder):
         failed += not holds
-        record = {"holds": holds, "text": text}
-        show(json.dumps(record) if asked.json else f"{'holds' if holds else 'FAILS'}  {text}")
+        show(f"{'holds' if holds else 'FAILS'}  {text}")
     if failed:
         say(f"{failed} do not hold")
         raise SystemExit(1)

@@ -89,10 +89,9 @@ class MachinePrices:
     def of_datasheet(cls, name: str, facts: Hardware, shape: Shape) -> "MachinePrices":
         """Of a device that nobody timed, by its rates, with weights of 16 bits."""
         assert facts.bandwidth is not None
-        numbers = zip(
-            ("attention", "row", "mlp", "head", "number"), (*_read(shape), 1), strict=True
-        )
-        sizes = {part: int(2 * count) for part, count in numbers}
+        names = "attention", "row", "mlp", "head", "number"
+        counts = zip(names, (*_read(shape), 1), strict=True)
+        sizes = {part: int(2 * count) for part, count in counts}
         rates = Roofline(name, facts.bandwidth, facts.flops["bfloat16"], "datasheet")
         return cls(Prices.least(rates, sizes, shape.layers), shape, shape)
 

@@ -1,6 +1,5 @@
 """`predict`: a paper's table of speedups by the prices of a machine that was timed."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -26,30 +25,24 @@ class Predict(Command):
         str | None, "a device of conf/hardware: its passes that were timed, or its datasheet"
     ] = None
     results: Annotated[Path, "the folder of predicted tables"] = Path("results")
-    json: Annotated[bool, "a record per cell, and no more"] = False
 
 
 def run_predict(asked: Predict) -> None:
-    """Prints the table and writes `results/predicted/NAME.HARDWARE.predicted.md`; with `--json`
-    prints a record per cell, and no more.
-    """
+    """Prints the table and writes `results/predicted/NAME.HARDWARE.predicted.md`."""
     (name,) = asked.words
-    text, records = prediction(name, asked.hardware)
-    if asked.json:
-        show(json.dumps(records, allow_nan=False))
-        return
+    text = prediction(name, asked.hardware)
     path = asked.results / "predicted" / f"{name}.{asked.hardware}.predicted.md"
     write_atomic(path, text)
     show(text.rstrip())
     say(f"written: {path}")
 
 
-def prediction(name: str, hardware: str | None) -> tuple[str, list[dict[str, object]]]:
-    """The table in Markdown, and its records. Raises SkipbenchError for a table without
-    predictions, and a machine without prices.
+def prediction(name: str, hardware: str | None) -> str:
+    """The table in Markdown. Raises SkipbenchError for one without predictions, and a machine
+    without prices.
     """
     from skipbench.contrib.artifact.predict import MachinePrices
-    from skipbench.contrib.artifact.predict_table import lines_of, predicted_table, record_of
+    from skipbench.contrib.artifact.predict_table import lines_of, predicted_table
     from skipbench.report.tables.formats import markdown
 
     priced = {k: facts for k, facts in known_hardware().items() if facts.prices or facts.bandwidth}
@@ -68,6 +61,4 @@ def prediction(name: str, hardware: str | None) -> tuple[str, list[dict[str, obj
     else:
         machine_for = partial(MachinePrices.of_datasheet, hardware, device)
         origin = "by its datasheet: a pass reads its bytes at full rate, and launches take no time"
-    lines = lines_of(name, machine_for)
-    table = predicted_table(name, hardware, origin, lines)
-    return markdown(table), [record_of(line) for line in lines]
+    return markdown(predicted_table(name, hardware, origin, lines_of(name, machine_for)))

@@ -24,8 +24,7 @@ NOTES = (
     "method's favour. Lower: it is below the low end, which takes the other side of each doubt.",
     "Overall is the mean of the tasks. Prefill is in none of these predictions.",
 )
-
-
+LABELS = "model", "method", "temperature"  # of rows, where they differ
 TERMS = "M", "alpha", "gamma", "c", "v", "context"
 
 
@@ -88,7 +87,8 @@ def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) 
     """
     document = read_paper(name.rpartition("-")[0])
     title = document.tables[name.rpartition("-")[2]].title
-    keys = [key for key in ("model", "method", "temperature") if _differ(key, lines)]
+    values = {key: {line.printed.keys.get(key) for line in lines} for key in LABELS}
+    keys = [key for key in LABELS if len(values[key]) > 1]
     keys.append("subtask" if "subtask" in lines[0].printed.keys else "dataset")
     names = "published", "predicted", "from, to", "verdict", *TERMS
     columns = [Head(key, kind="label") for key in keys] + [Head(n) for n in names]
@@ -110,10 +110,6 @@ def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) 
         remarks=NOTES,
         provenance=(f"python -m skipbench predict {name} hardware={device}",),
     )
-
-
-def _differ(key: str, lines: Sequence[Line]) -> bool:
-    return len({line.printed.keys.get(key) for line in lines}) > 1
 
 
 def _table_row(

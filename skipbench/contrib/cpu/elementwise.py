@@ -18,7 +18,8 @@ Attention = Callable[[Tensor, AttentionMetadata], Tensor]
 Rotation = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 MOST_KEYS = 1 << 16  # cache rows up to which attention is ours: it packs a head's keys and values
-MOST_WITH_AVX512, MOST_WITH_AVX2 = 8, 16  # rows above which torch's attention is faster than ours
+MOST_ATTENDED = {"amx": MOST_WITH_TILES, "avx512": 8, "avx2": 16}
+"""Rows above which torch's attention is faster than ours."""
 
 
 def supports_window(metadata: AttentionMetadata, window: int | None) -> bool:
@@ -45,14 +46,10 @@ def attends(metadata: AttentionMetadata, like: Tensor, strict: bool) -> bool:
     """
     rows = metadata.rows
     alone = rows == 1 or (strict and metadata.token_rows.verifies)
-    few = rows <= most_attended(like) and (metadata.start > 0 or kernel_of(like) == "amx")
+    kernel = kernel_of(like) or ""
+    most = MOST_ATTENDED.get(kernel, 0)
+    few = rows <= most and (metadata.start > 0 or kernel == "amx")
     return metadata.end <= MOST_KEYS and (alone or few)
-
-
-def most_attended(like: Tensor) -> int:
-    """Rows up to which our attention is faster than torch's."""
-    most = {"amx": MOST_WITH_TILES, "avx2": MOST_WITH_AVX2}
-    return most.get(kernel_of(like) or "", MOST_WITH_AVX512)
 
 
 def native_norm(weight: Tensor, eps: float) -> Norm | None:

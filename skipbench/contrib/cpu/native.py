@@ -39,12 +39,7 @@ class Source(NamedTuple):
         return hashlib.sha256(text).hexdigest()[:16]
 
 
-VECTORS = (
-    "few_rows.c",
-    "elementwise.c",
-    "attention.c",
-    "top_k.c",
-)  # the same source for AVX2 and AVX-512
+VECTORS = ("few_rows.c", "elementwise.c", "attention.c", "top_k.c")  # for AVX2 and AVX-512
 BFLOAT16 = Source(
     (*VECTORS, "few_rows_amx.c", "attention_amx.c"),
     "-mfma -mavx512f -mavx512bw -mavx512vl -mavx512bf16 -mamx-tile -mamx-bf16",

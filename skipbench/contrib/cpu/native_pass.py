@@ -129,8 +129,7 @@ class NativePass:
         addresses, count = self._addresses(chosen), len(chosen[0])
         at = ctypes.addressof(self._model), ctypes.addressof(made), addresses
         self._function(
-            *(*at, count),
-            *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr()),
+            *(*at, count), *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr())
         )
         if states is not None:
             states.extend(written.unbind())

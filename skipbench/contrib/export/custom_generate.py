@@ -27,13 +27,24 @@ from skipbench.models.generation import output, read_call, stop_criterion
 REFUSED = ("assistant_model", "synced_gpus", "negative_prompt_ids")
 
 
-def custom_generate(
-    method: str | Method = DEFAULT_METHOD,
-    *,
-    engine: str = "reference",
-    strict: bool = False,
-    overrides: Sequence[str] = (),
-) -> "CustomGenerate":
+@torch.inference_mode()
+def has_own_bits(lm: LM) -> bool:
+    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
+    model's own passes with its own cache: as `generate` decodes.
+    """
+    lm.allocate(TOKENS)
+    tokens = probe_tokens(lm.model)
+    lm.prefill(tokens[0, :COMMITTED].tolist())
+    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
+    for at in range(COMMITTED, TOKENS):
+        token, cache = tokens[:, at : at + 1], own.past_key_values
+        own = lm.model(token, past_key_values=cache, use_cache=True)
+        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
+        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
+    return equal
+
+
+class CustomGenerate:
     """A method for `generate` of a model that Hugging Face has loaded, whose weights it uses.
 
     `model.generate(**inputs, custom_generate=skipbench.custom_generate())` gives, in float32, the
@@ -56,33 +67,14 @@ def custom_generate(
         SkipbenchError: `strict` with an engine other than `reference`; at the first call, on a
             machine or in a precision where it cannot be kept.
     """
-    return CustomGenerate(method, engine, overrides, strict)
-
-
-@torch.inference_mode()
-def has_own_bits(lm: LM) -> bool:
-    """Compares tokens one by one after a short random prompt, bit for bit, with the logits of the
-    model's own passes with its own cache: as `generate` decodes.
-    """
-    lm.allocate(TOKENS)
-    tokens = probe_tokens(lm.model)
-    lm.prefill(tokens[0, :COMMITTED].tolist())
-    own, equal = lm.model(tokens[:, :COMMITTED], use_cache=True), True
-    for at in range(COMMITTED, TOKENS):
-        token, cache = tokens[:, at : at + 1], own.past_key_values
-        own = lm.model(token, past_key_values=cache, use_cache=True)
-        ours = lm.logits(token[0].tolist(), TokenRows.chain(at, 1))
-        equal &= torch.equal(ours.cpu(), own.logits[0].cpu())
-    return equal
-
-
-class CustomGenerate:
-    """The callable that `generate` calls in place of its own loop: it keeps the method, which
-    learns from prompt to prompt, and a K/V cache. Its promises: `skipbench.custom_generate`.
-    """
 
     def __init__(
-        self, method: str | Method, engine: str, overrides: Sequence[str], strict: bool = False
+        self,
+        method: str | Method = DEFAULT_METHOD,
+        *,
+        engine: str = "reference",
+        strict: bool = False,
+        overrides: Sequence[str] = (),
     ) -> None:
         if strict and engine != "reference":
             needs = f"strict=True needs engine='reference', not {engine!r}"

@@ -97,11 +97,7 @@ def _write(file: Path, alone: Path, made: Path) -> None:
     config.mlp_bias = "blk.0.ffn_down.bias" in tensors
     auto: Any = AutoModelForCausalLM  # its constructors are untyped
     model, info = auto.from_pretrained(
-        alone,
-        gguf_file="model.gguf",
-        config=config,
-        dtype=torch.float32,
-        output_loading_info=True,
+        alone, gguf_file="model.gguf", config=config, dtype=torch.float32, output_loading_info=True
     )
     if info["missing_keys"] or len(list(model.parameters())) != len(tensors):
         raise SkipbenchError(f"{file} has not the tensors of a {family} model; fetch it again")

@@ -34,14 +34,10 @@ class Copy(ABC):
     def fault(self) -> str | None:
         """Why torch multiplies by the rounded weights; `None` where a kernel does."""
 
-    def has_kernel(self) -> bool:
-        """True if there is a kernel for the engine's dtype on its device."""
-        return self.fault is None
-
     @property
     def fast(self) -> bool:
-        """True if it has a kernel here, so that it may take less time."""
-        return self.has_kernel()
+        """True if there is a kernel for the engine's dtype on its device."""
+        return self.fault is None
 
     @cached_property
     def layers(self) -> list[LayerWeights]:
@@ -86,7 +82,8 @@ class Int8Copy(Copy):
         like = self._engine.embedding
         return int8_kernel()[1] if like.device.type == "cpu" else int8_fault(like)
 
-    def has_kernel(self) -> bool:
+    @property
+    def fast(self) -> bool:
         like = self._engine.embedding
         if like.device.type == "cpu":
             return like.dtype in NATIVE and int8_kernel()[0] is not None

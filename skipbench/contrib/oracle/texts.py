@@ -62,12 +62,7 @@ class Texts:
         return found if found != ids else None
 
     def stopped(
-        self,
-        replay: Replay,
-        output: Output,
-        prompt: list[int],
-        ids: list[int],
-        eos: frozenset[int],
+        self, replay: Replay, output: Output, prompt: list[int], ids: list[int], eos: frozenset[int]
     ) -> Verdict | None:
         """A verdict on an output that goes on after a stop string, or ends before none."""
         text = self.text(ids)

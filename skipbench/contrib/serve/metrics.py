@@ -13,7 +13,6 @@ COUNTS = {
     "drafted_tokens": "draft steps",
     "accepted_tokens": "draft tokens that verification accepted",
 }
-
 TIMES = {
     "time_to_first_token": "prefill, without the queue",
     "decode": "answers, without the queue",

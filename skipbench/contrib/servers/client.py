@@ -25,8 +25,6 @@ SLACK = 2  # events beyond its tokens that an answer may have: text held back, o
 PAGE_S = 10.0  # for a page that is no answer
 LONGEST = 250  # characters of a fault
 PARTS = ("content", "reasoning_content", "reasoning")  # of a chat's message
-
-
 ABSENT = "no connection"
 BEGINS = "(is|still|currently|being) (load|warm|start|initiali)|loading model|not (yet )?ready"
 LOADS = re.compile(f"(?i){ABSENT}|(status|error in the stream).*({BEGINS})")

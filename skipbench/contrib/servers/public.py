@@ -53,8 +53,8 @@ class PublicRow:
         """An arm without ids, and of faults the kind, since they may quote the prompt."""
         if arm.served is None:
             return arm
-        faults = [_kind(fault) for fault in arm.served.faults]
-        error = arm.error and _kind(arm.error)
+        faults = [fault.partition(": ")[0] for fault in arm.served.faults]
+        error = arm.error and arm.error.partition(": ")[0]
         return replace(arm, tokens=[], error=error, served=replace(arm.served, faults=faults))
 
     def _fields(self, value: Any) -> Any:
@@ -65,7 +65,3 @@ class PublicRow:
             return self._public(value)
         names = (k for k in value if k not in PRIVATE and not LEFT_OUT.search(k))
         return {name: self._fields(value[name]) for name in names}
-
-
-def _kind(fault: str) -> str:
-    return fault.partition(": ")[0]

@@ -23,10 +23,7 @@ SHOWN = 3  # prompts that a note names
 
 
 def bench_summary(
-    name: str,
-    runs: Sequence[Run],
-    bounds: Mapping[str, float] = {},
-    notes: Sequence[str] = (),
+    name: str, runs: Sequence[Run], bounds: Mapping[str, float] = {}, notes: Sequence[str] = ()
 ) -> Summary:
     """The summary of the table of the servers of these rows.
 

@@ -59,12 +59,7 @@ class GraphBuffers:
     """
 
     def __init__(
-        self,
-        rows: int,
-        hidden: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, rows: int, hidden: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.rows, self.dtype = rows, dtype
         with torch.inference_mode(False):  # else only code in inference mode could fill them

@@ -77,11 +77,7 @@ class Attention(Sublayer):
     """One layer's attention as work over static buffers."""
 
     def __init__(
-        self,
-        modules: AttentionModules,
-        weights: LayerWeights,
-        index: int,
-        cache: KVCache,
+        self, modules: AttentionModules, weights: LayerWeights, index: int, cache: KVCache
     ) -> None:
         super().__init__(modules.norm, weights.qkv, weights.output)
         self.index, self.cache, self.window = index, cache, modules.window

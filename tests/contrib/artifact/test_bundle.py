@@ -281,8 +281,7 @@ def test_what_fails_is_printed_and_the_status_says_it(
     other_setting(edited)
     done = skipbench("bundle", "--check", str(edited))
     assert done.returncode == 1 and done.stdout.count("FAILS  auto on") == 7
-    lines = skipbench("bundle", "--check", str(edited), "--json").stdout.splitlines()
-    assert sum(not json.loads(line)["holds"] for line in lines) == 15  # and the file
+    assert done.stdout.count("FAILS  ") == 15  # and the file
     assert "is no bundle" in skipbench("bundle", "--check", str(tmp_path)).stderr
 
 

@@ -114,10 +114,9 @@ def test_a_value_above_the_high_end_is_out_of_reach() -> None:
     "name", [n if n in CHEAP else pytest.param(n, marks=pytest.mark.slow) for n in TABLES]
 )
 def test_a_committed_table_is_what_its_command_gives(name: str) -> None:
-    text, records = prediction(name, "h100-measured")
+    text = prediction(name, "h100-measured")
     assert text == (COMMITTED / f"{name}.h100-measured.predicted.md").read_text()
     assert text.startswith("## PREDICTED, not measured") and "nothing here was run" in text
-    assert all("published" in record and "predicted" in record for record in records)
 
 
 def test_a_datasheet_reads_bytes_and_nothing_else() -> None:
