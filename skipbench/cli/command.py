@@ -82,9 +82,7 @@ class Prompted(Loaded):
     system: Annotated[str | None, "the system message"] = None
     stop: Annotated[str | None, "a text before which the answer ends"] = None
     max_new_tokens: Annotated[Positive | None, "maximum length of an answer"] = None
-    chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template's file"] = (
-        "auto"
-    )
+    chat: Annotated[str, "auto, none for plain text, template, vicuna, or a template file"] = "auto"
     thinking: Annotated[
         bool | None,
         Meta(title="true or false"),

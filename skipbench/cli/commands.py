@@ -59,9 +59,7 @@ class Experiments(Command):
 class Planned(Experiments):
     """Base of those with a plan."""
 
-    plan: Annotated[bool, "prints what the rows cost (--json: row by row), and runs nothing"] = (
-        False
-    )
+    plan: Annotated[bool, "prints what the rows cost (--json: row by row), runs nothing"] = False
     json: Json = False
 
 

@@ -25,12 +25,8 @@ from skipbench.runs.state import Interrupted, handle_signals
 
 NEAR = 0.75  # likeness from which a dashed word is taken for a misspelt setting or flag
 WITH_VALUE = {"-c", "--cfg", "-p", "--package", "-i", "--info", "-cd", "--config-dir"}  # of Hydra
-HYDRA_FLAGS = WITH_VALUE | {
-    "-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help",
-}  # fmt: skip
-NEXT = (
-    "next: report (a page of all runs), compare model.path=FOLDER (what is fastest on it), --help"
-)
+HYDRA_FLAGS = WITH_VALUE | {"-m", "--multirun", "-r", "--run", "--resolve", "--hydra-help"}
+NEXT = "next: report (a page of runs), compare model.path=FOLDER (what is fastest on it), --help"
 OWN_FLAGS = {"-h", "--help", "--version"}.union(*(declared(c)[1] for c in COMMANDS.values()))
 
 

@@ -58,9 +58,7 @@ def run_folder(name: str, results: Path) -> Path:
     for folder in (Path(name), results / "runs" / name):
         if (folder / "config.yaml").is_file():
             return folder
-    raise SkipbenchError(
-        f"there is no run {name}, neither in that folder nor in {results / 'runs' / name}"
-    )
+    raise SkipbenchError(f"there is no run {name}, nor one in {results / 'runs' / name}")
 
 
 def run_report(asked: commands.Report) -> None:

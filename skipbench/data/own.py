@@ -52,9 +52,7 @@ def _rows(file: Path) -> Iterator[Example]:
         filled = _filled if file.suffix.lower() == ".parquet" else list
         given = {"tools": filled(row.tools)} if row.tools else {}
         if found is None:
-            known = (
-                "; conversations are ShareGPT's: write each as messages, without the last answer"
-            )
+            known = "; conversations are ShareGPT's: write each as messages without the last answer"
             raise SkipbenchError(f"{place}: wanted {WANTED}{known if row.conversations else ''}")
         if isinstance(found, str):
             source = hashed([found, given] if given else found)

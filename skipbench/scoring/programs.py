@@ -72,9 +72,8 @@ def _helpers(prompt: str) -> str:
 
 def _ordered(code: str) -> str:
     """The program with its imports of the future first, as Python wants them."""
-    return "".join(line.rstrip("\n") + "\n" for line in _FUTURE.findall(code)) + _FUTURE.sub(
-        "", code
-    )
+    first = "".join(line.rstrip("\n") + "\n" for line in _FUTURE.findall(code))
+    return first + _FUTURE.sub("", code)
 
 
 def program_of(scorer: str, completion: str, prompt: str, reference: Reference) -> str:

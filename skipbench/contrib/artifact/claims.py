@@ -130,9 +130,8 @@ def check(folder: Path) -> Iterator[tuple[bool, str]]:
         if again is not None:
             pairs = [(k, getattr(claim, k), getattr(again, k)) for k in Claim.__struct_fields__]
             unlike = [pair for pair in pairs if not _same(*pair[1:])]
-            wrong = "; ".join(
-                f"{k} is {now} by the run's files, not {was}" for k, was, now in unlike
-            )
+            parts = (f"{k} is {now} by the run's files, not {was}" for k, was, now in unlike)
+            wrong = "; ".join(parts)
         told = f"{claim.claim} = {claim.number:.6g}"
         yield not wrong, f"{told}: {wrong}" if wrong else told
     for name in broken.keys() - {claim.run for claim in stored.claims}:

@@ -111,9 +111,8 @@ class MachinePrices:
     def v(self, drafts: Drafts, gamma: float) -> Range:
         """A verification, as a share of a pass of the model that was timed; one pass at least."""
         least, most = (first + each * gamma for first, each in (drafts.fewest, drafts.most))
-        likely, dear = (
-            self._timed.curve(round(rows), drafts.context) for rows in ((least + most) / 2, most)
-        )
+        rows = (least + most) / 2, most
+        likely, dear = (self._timed.curve(round(n), drafts.context) for n in rows)
         return Range(1.0, likely, dear)
 
 

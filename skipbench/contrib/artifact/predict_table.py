@@ -101,7 +101,7 @@ def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) 
         source=f"Published speedups beside those that the prices of {device} and the papers' own "
         f"acceptance imply. {_count(lines)}",
         grids=(Grid(tuple(columns), tuple(rows)),),
-        lines=tuple(map(record_of, lines)),
+        lines=(),
         cautions=(
             f"A prediction is no measurement: nothing here was run. The prices are those of "
             f"{device}, {origin}.",
@@ -115,7 +115,7 @@ def predicted_table(name: str, device: str, origin: str, lines: Sequence[Line]) 
 def _table_row(
     line: Line, keys: Sequence[str], document: Paper, sources: dict[str, int]
 ) -> TableRow:
-    printed, record = line.printed, record_of(line)
+    printed = line.printed
     source = line.cell.known.source if line.cell and line.cell.known else None
     source = source or UNKNOWN.get(printed.method)
     mark = sources.setdefault(source, len(sources) + 1) if source else None
@@ -127,23 +127,13 @@ def _table_row(
     low, value, high = line.speedup
     cells += [TableCell(f"{value:.2f}x", mark=mark), TableCell(f"{low:.2f}, {high:.2f}")]
     cells += [TableCell(line.verdict, bold=line.verdict.startswith("out"))]
-    terms = [record[name] for name in TERMS]
+    terms: Sequence[float | None] = [None] * len(TERMS)
+    if (found := line.found) and (cell := line.cell) and cell.known and cell.drafts:
+        alpha = cell.known.alpha and cell.known.alpha.value
+        gamma, c = (found.gamma, found.c.value) if found.c else (None, None)
+        terms = found.M, alpha, gamma, c, found.v.value, cell.drafts.context
     cells += [TableCell(MISSING if n is None else f"{round(n, 3):.5g}") for n in terms]
     return TableRow((*labels, *cells))
-
-
-def record_of(line: Line) -> dict[str, Any]:
-    """The line, unrounded, with what the likely value follows from."""
-    record: dict[str, Any] = {**line.printed.keys, "published": line.printed.value}
-    low, value, high = line.speedup or (None, None, None)
-    record |= {"predicted": value, "predicted_low": low, "predicted_high": high}
-    record |= dict.fromkeys(TERMS)
-    if (found := line.found) and (cell := line.cell):
-        alpha, context = cell.known and cell.known.alpha, cell.drafts and cell.drafts.context
-        record |= {"M": found.M, "alpha": alpha and alpha.value, "v": found.v.value}
-        record |= {"gamma": found.gamma, "c": found.c.value} if found.c else {}
-        record |= {"context": context}
-    return record | {"verdict": line.verdict}
 
 
 def _count(lines: Sequence[Line]) -> str:

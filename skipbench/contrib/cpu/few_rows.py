@@ -128,9 +128,8 @@ def few_rows_kernel(dtype: torch.dtype) -> tuple[str | None, str | None]:
     except UnavailableError as error:
         return None, str(error)
     generator = torch.Generator().manual_seed(0)
-    w, x, before = (
-        torch.randn(size, generator=generator).to(dtype) for size in ((72, 80), (20, 80), (20, 72))
-    )
+    shapes = (72, 80), (20, 80), (20, 72)
+    w, x, before = (torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
     product, wanted = FewRows(w, None, kernel), F.linear(x.float(), w.float())
     for ours, right in ((product(x), wanted), (product(x, before), wanted + before.float())):
         if not torch.allclose(ours.float(), right, rtol=torch.finfo(dtype).eps, atol=1e-3):

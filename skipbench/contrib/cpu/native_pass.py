@@ -128,9 +128,8 @@ class NativePass:
         )
         addresses, count = self._addresses(chosen), len(chosen[0])
         at = ctypes.addressof(self._model), ctypes.addressof(made), addresses
-        self._function(
-            *(*at, count), *(hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr())
-        )
+        tensors = hidden.data_ptr(), written.data_ptr(), slots, temp.data_ptr()
+        self._function(*at, count, *tensors)
         if states is not None:
             states.extend(written.unbind())
         return written[(count - 1) % slots]

@@ -65,9 +65,7 @@ def _prompt(case: Judged, replay: Replay, tokenizer: Any) -> Cause | None:
     ids = case.ids[: case.at + WINDOW]
     for name, other in other_prompts(tokenizer, case.output, case.prompt).items():
         if other != case.prompt and replay.follows(other, ids) == len(ids):
-            return Cause(
-                PROMPT, f"after {name}, all of the first {len(ids)} tokens are the model's"
-            )
+            return Cause(PROMPT, f"after {name}, the first {len(ids)} tokens are all the model's")
     return None
 
 

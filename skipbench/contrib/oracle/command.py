@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from skipbench.cli.command import Loaded
 from skipbench.console import complain, progress, say, show, working
@@ -23,18 +22,14 @@ class Verify(Loaded):
     WORDS = 1, 1
     NEEDS = "needs one file of outputs or a run's folder, as in verify out.jsonl model=tiny"
     fail_on: Annotated[
-        Annotated[
-            Literal["wrong", "unchecked", "tie"] | None, Meta(title="wrong, unchecked or tie")
-        ],
+        Literal["wrong", "unchecked", "tie"] | None,
         "exit status 1 where an output is wrong or unchecked, with tie where not identical",
     ] = None
     chat: Annotated[
-        Annotated[Literal["none", "template"], Meta(title="none or template")],
+        Literal["none", "template"],
         "prompts of text: as they are, or through the model's chat template",
     ] = "none"
-    own_dtype: Annotated[bool, "computes as the model does in model.dtype instead of float32"] = (
-        False
-    )
+    own_dtype: Annotated[bool, "computes as the model does in model.dtype, not in float32"] = False
     json: Annotated[Path | None, "a file for the verdicts"] = None
 
 

@@ -191,7 +191,6 @@ def _outputs(run: Run) -> list[Output]:
             **how,
         )
         outputs.append(one)
-        before.append(
-            (texts.prompt, texts.arms[VANILLA])
-        )  # vanilla's answer goes before the next turn
+        # vanilla's answer goes before the next turn
+        before.append((texts.prompt, texts.arms[VANILLA]))
     return outputs

@@ -27,12 +27,8 @@ class Serve(Loaded):
     """
 
     method: Annotated[str, "the decoding method"] = DEFAULT_METHOD
-    host: Annotated[str, "for another than this machine a key in SKIPBENCH_API_KEY is needed"] = (
-        "127.0.0.1"
-    )
-    port: Annotated[
-        Annotated[int, Meta(ge=1, le=65535, title="1 to 65535")], "where it listens"
-    ] = 8000
+    host: Annotated[str, "another than this machine needs a SKIPBENCH_API_KEY"] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535, title="1 to 65535"), "where it listens"] = 8000
     queue: Annotated[Positive, "requests at the same time; more get a 429"] = 64
     timeout: Annotated[PositiveFloat, "seconds of one request"] = 600.0
 

@@ -1,5 +1,7 @@
 """`/metrics`, for Prometheus."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from skipbench.contrib.serve.worker import Worker
@@ -26,12 +28,9 @@ class ServerMetrics:
         self._registry = registry = CollectorRegistry()
         waiting = Gauge("skipbench_requests_in_queue", "requests now", registry=registry)
         waiting.set_function(lambda: worker.waiting)
-        self.requests = Counter(
-            "skipbench_requests", "replies by status", ["path", "status"], registry=registry
-        )
-        self._counts = {
-            k: Counter(f"skipbench_{k}", v, registry=registry) for k, v in COUNTS.items()
-        }
+        counter = partial(Counter, registry=registry)
+        self.requests = counter("skipbench_requests", "replies by status", ["path", "status"])
+        self._counts = {k: counter(f"skipbench_{k}", v) for k, v in COUNTS.items()}
         self._first, self._whole = (
             Histogram(f"skipbench_{k}_seconds", v, buckets=SECONDS, registry=registry)
             for k, v in TIMES.items()

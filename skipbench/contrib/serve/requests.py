@@ -131,9 +131,8 @@ def read_request(
     if asked.min_tokens:
         options["min_new_tokens"] = asked.min_tokens
     if asked.stop_token_ids or asked.ignore_eos:
-        options["eos_token_id"] = sorted(
-            {*asked.stop_token_ids, *(() if asked.ignore_eos else eos)}
-        )
+        own = frozenset[int]() if asked.ignore_eos else eos
+        options["eos_token_id"] = sorted(own.union(asked.stop_token_ids))
     if biases := asked.logit_bias:
         if max(biases) >= vocabulary:
             raise other("logit_bias", biases, f"token ids from 0 to {vocabulary - 1}")

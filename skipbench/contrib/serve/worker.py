@@ -30,9 +30,7 @@ class Worker:
     def place(self) -> Iterator[None]:
         """A place in the queue. Raises Refused where it is full."""
         if self.waiting >= self.queue:
-            why = (
-                f"{self.waiting} requests are waiting, and the queue holds {self.queue}; ask later"
-            )
+            why = f"{self.waiting} requests wait, and the queue holds {self.queue}; ask later"
             raise Refused(why, 429, code="rate_limit_exceeded")
         self.waiting += 1
         try:

@@ -111,10 +111,9 @@ def refuse_changes(server: Server, now: Pages) -> None:
     found = list[str]()
     for page in was.keys() & now.keys():
         a, b = dict(leaves(was[page])), dict(leaves(now[page]))
-        pairs = [(f"{page} {key}", a.get(key), b.get(key)) for key in {**a, **b}]
-        found += [
-            f"{what} was {str(x)[:80]} and is {str(y)[:80]}" for what, x, y in pairs if x != y
-        ]
+        for key in {**a, **b}:
+            if (x := a.get(key)) != (y := b.get(key)):
+                found.append(f"{page} {key} was {str(x)[:80]} and is {str(y)[:80]}")
     if found:
         changed = "; ".join(found[:SHOWN])
         raise SkipbenchError(f"{server.url}: {changed}; fresh=true sets the records aside")

@@ -32,10 +32,8 @@ class PublicRow:
     def settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of the row, or of one of its arms, without addresses."""
         found, addresses = {**settings}, self._addresses
-        if "servers" in found:
-            found["servers"] = [
-                [addresses[url], self._fields(extra)] for url, extra in found["servers"]
-            ]
+        if pairs := found.get("servers"):
+            found["servers"] = [[addresses[url], self._fields(extra)] for url, extra in pairs]
         if OF_ARM in found:
             server = found[OF_ARM]
             model = {k: v for k, v in server.get("pages", {}).get(MODELS, {}).items() if k in TOLD}

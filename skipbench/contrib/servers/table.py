@@ -33,9 +33,7 @@ def bench_summary(
     """
     servers = {run.arm: convert(run.settings[OF_ARM], Server) for run in runs}
     told = settings_of(servers)
-    remarks = [
-        f"{arm}: {server}{told[arm] and f'; {told[arm]}'}." for arm, server in servers.items()
-    ]
+    remarks = [f"{arm}: {of}{told[arm] and f'; {told[arm]}'}." for arm, of in servers.items()]
     for clients, row in groupby(runs, lambda run: run.setting("concurrency")):
         remarks += [f"{clients} in flight, {text}." for text in remarks_on([*row], bounds)]
     return Summary(name, "", runs, KEYS, [*remarks, *notes, RULES])
@@ -59,9 +57,8 @@ def remarks_on(row: Sequence[Run], bounds: Mapping[str, float] = {}) -> Iterator
     usage = f"the text of {FIRST} and another number of tokens: one server's usage is wrong"
     for run in row:
         lost = Counter(error for turn in run.turns if (error := turn.arms[run.arm].error))
-        answered = [
-            (turn.id, served) for turn in run.sound if (served := turn.arms[run.arm].served)
-        ]
+        pairs = zip(run.sound, run.arms, strict=True)
+        answered = [(turn.id, arm.served) for turn, arm in pairs if arm.served]
         passed = Counter(text for _, served in answered for text in served.faults)
         odd = [turn.id for turn in run.sound if miscounted(turn, run.arm)]
         bare = [name for name, served in answered if not served.usage]

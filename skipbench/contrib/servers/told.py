@@ -26,9 +26,7 @@ COUNTERS = {
     "sglang:generation_tokens": {"accepted": 1},
     "sglang:num_requests": {"accepted": -1},
 }
-SAMPLE = re.compile(
-    r"^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)", re.MULTILINE
-)
+SAMPLE = re.compile(r"(?m)^([\w:]+?)(?:_total)?(?:\{.*\})? (\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 
 
 def acceptance(event: Mapping[str, Any]) -> DraftCounts | None:
@@ -48,9 +46,8 @@ def acceptance(event: Mapping[str, Any]) -> DraftCounts | None:
 def predicted(usage: Mapping[str, Any]) -> DraftCounts | None:
     """By OpenAI's own fields of an answer's usage, which gateways keep where they drop others."""
     details = mapping(usage.get("completion_tokens_details"))
-    counts: list[Any] = [
-        details.get(f"{what}_prediction_tokens") for what in ("accepted", "rejected")
-    ]
+    names = "accepted_prediction_tokens", "rejected_prediction_tokens"
+    counts: list[Any] = [details.get(name) for name in names]
     told = all(type(n) is int and n >= 0 for n in counts) and sum(counts)  # zeros: no drafts
     return DraftCounts(None, sum(counts), counts[0]) if told else None
 
