@@ -85,9 +85,8 @@ def check_memory(
     """
     if (shape := model.architecture) is None:
         return None
-    tokens = longest(
-        rows, dataset.max_new_tokens, min(dataset.context or shape.context, shape.context)
-    )
+    context = min(dataset.context or shape.context, shape.context)
+    tokens = longest(rows, dataset.max_new_tokens, context)
     weights, cache = needed_bytes(model, tokens)
     if copies:  # a byte per weight
         cache += shape.layers * shape.layer_parameters + shape.vocab * shape.hidden

@@ -164,7 +164,6 @@ def _metrics(runner: ArmRunner) -> Metrics:
     metrics = measured(turns, runner.name, lm.layers, runner.prices.model)
     metrics = replace(metrics, peak_memory_bytes=peak or None, variant_bytes=copied or None)
     if (scorer := runner.config.dataset.scorer) in CORPUS_SCORERS:
-        metrics = corpus_scored(
-            scorer, metrics, turns, runner.name, read_texts(runner.store.folder)
-        )
+        texts = read_texts(runner.store.folder)
+        metrics = corpus_scored(scorer, metrics, turns, runner.name, texts)
     return metrics

@@ -35,9 +35,8 @@ def search_set(config: RunConfig, store: bool, load: LoadModel = load_model) -> 
     first = [row for row in rows if row.after is None]
     prompts = [p.ids for p in prepare(lm, tokenizer, first, shorter)]
     method = config.method.but(skip="").factory()(layers=lm.layers)
-    goal = objective(
-        lm, prompts, options.max_new_tokens, eos_ids(lm), config.method.make_stop, method.cheaper
-    )
+    made = config.method.make_stop, method.cheaper
+    goal = objective(lm, prompts, options.max_new_tokens, eos_ids(lm), *made)
     folder, settings = search_folder(config)
     trace = folder / "trace.jsonl"
     if shared:

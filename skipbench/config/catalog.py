@@ -121,9 +121,8 @@ def quoted(text: str) -> str:
 
 def file_of(group: str, name: str) -> Path:
     """The file of a choice; one of an added folder goes before."""
-    return next(
-        p for folder in reversed(_folders) if (p := folder / group / f"{name}.yaml").exists()
-    )
+    paths = (folder / group / f"{name}.yaml" for folder in reversed(_folders))
+    return next(path for path in paths if path.exists())
 
 
 def row_command(*words: str, python: str = sys.executable) -> list[str]:

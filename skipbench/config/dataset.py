@@ -94,9 +94,8 @@ class DatasetConfig(Settings, frozen=True, forbid_unknown_fields=False):
         if limit is not None and "size" in arguments:
             arguments |= {"size": limit if self.size is None else min(limit, self.size)}
         # Rows that Hydra passes on would come out as configurations.
-        tasks = {
-            task: instantiate(of._arguments(seed_offset)) for task, of in self.streamed.items()
-        }
+        parts = {task: of._arguments(seed_offset) for task, of in self.streamed.items()}
+        tasks = {task: instantiate(part) for task, part in parts.items()}
         make = instantiate(arguments, _partial_=True)
         rows: list[Any] = make(parts=tasks) if tasks else make()
         return rows

@@ -37,7 +37,5 @@ def load(kind: str, name: str) -> Any:
 @functools.cache
 def optional(kind: str, name: str) -> Callable[..., Any]:
     """As `load`; where nothing is registered, a function whose result is `None`."""
-    found: Callable[..., Any] = (
-        (lambda *_: None) if name not in registered(kind) else load(kind, name)
-    )
+    found: Callable[..., Any] = load(kind, name) if name in registered(kind) else lambda *_: None
     return found

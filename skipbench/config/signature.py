@@ -20,9 +20,8 @@ from skipbench.config.configurable import GIVEN_BY_CODE, Settings
 from skipbench.errors import SkipbenchError
 
 TYPES = {**vars(typing), **vars(configurable), "DraftPlan": str}
-TYPES |= {
-    "__builtins__": {kind.__name__: kind for kind in (bool, dict, float, int, list, str, tuple)}
-}
+PLAIN = bool, dict, float, int, list, str, tuple
+TYPES |= {"__builtins__": {kind.__name__: kind for kind in PLAIN}}
 """By the names that annotations of settings use, and nothing that could be called besides."""
 
 

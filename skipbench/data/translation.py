@@ -25,9 +25,8 @@ def german_english(**where: Any) -> list[Example]:
         if not all(isinstance(fields.pair.get(language), str) for language in ("de", "en")):
             raise SkipbenchError(f"{source.name}: a row lacks 'de' or 'en'")
     head = "".join(f"German: {s.pair['de']}\nEnglish: {s.pair['en']}\n\n" for s in shots)
+    pairs = [(row, row.fields.pair) for row in sample]
     return [
-        r.row(
-            f"{head}German: {r.fields.pair['de']}\nEnglish:", {"translation": r.fields.pair["en"]}
-        )
-        for r in sample
+        row.row(f"{head}German: {pair['de']}\nEnglish:", {"translation": pair["en"]})
+        for row, pair in pairs
     ]

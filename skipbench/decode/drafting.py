@@ -106,10 +106,9 @@ class SkipMethod(Method):
     def begin(self, state: State) -> None:
         super().begin(state)
         self.stop.begin()
-        names = ("skip", "threshold", "steps", "accepted", "confidence", "rank")
-        self.draft_log: dict[str, list[Any]] = {
-            name: [] for name in names[: None if self.tree else -1]
-        }
+        names = ["skip", "threshold", "steps", "accepted", "confidence"]
+        names += ["rank"] if self.tree else []
+        self.draft_log: dict[str, list[Any]] = {name: [] for name in names}
         self._drafted: DraftPlan | None = None
         self._confidence: list[float] = []
 

@@ -69,9 +69,8 @@ class GraphBuffers:
             self.sin = torch.zeros_like(self.cos)
             self._chain = _packed(range(rows), torch.ones(rows, rows, dtype=torch.bool).tril_())
             self._packed = upload(self._chain, device).clone()
-            self.bounds, self.depth, tree_mask = torch.split(
-                self._packed, [8 * NUMBERS, 8 * rows, rows * rows]
-            )
+            sizes = [8 * NUMBERS, 8 * rows, rows * rows]
+            self.bounds, self.depth, tree_mask = torch.split(self._packed, sizes)
             self.bounds, self.depth = self.bounds.view(torch.int64), self.depth.view(torch.int64)
             self.tree_mask = tree_mask.view(torch.bool).view(rows, rows)
             self.paths = torch.zeros(rows, attention.PATH, dtype=torch.int32, device=device)

@@ -238,9 +238,8 @@ class DeviceGraphs:
         total, wanted = len(self.cache.rows[0]), list[Key]()
         sets = dict[Key, set[tuple[int, ...]]]()  # (): single sub-layers
         for key, held in reversed(self.table.items()):
-            sets.setdefault(key._replace(size=0), set()).update(
-                held.whole, [()] * bool(held.sublayers)
-            )
+            of_kind = sets.setdefault(key._replace(size=0), set())
+            of_kind.update(held.whole, [()] * bool(held.sublayers))
         for kind in sets:
             ends = range(start + kind.rows, min(end + kind.rows, total) + 1)
             wanted += [kind._replace(size=s) for s in dict.fromkeys(bucket(n, total) for n in ends)]

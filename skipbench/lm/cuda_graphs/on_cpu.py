@@ -49,9 +49,8 @@ def attend_splits(
         seen = cache[torch.where(sees, line, 0).long()]
         seen = seen.masked_fill(~sees[:, None, None], 0.0)  # where nothing may be written
         grouped = row.view(cache.shape[1] // 2, -1, d)
-        softmaxes = _softmaxes(
-            grouped, seen.view(-1, split, *seen.shape[1:]), sees.view(-1, split), scale
-        )
+        parts = seen.view(-1, split, *seen.shape[1:]), sees.view(-1, split)
+        softmaxes = _softmaxes(grouped, *parts, scale)
         outs.append(_joined(*softmaxes).to(query.dtype).flatten())
     return torch.stack(outs)
 

@@ -120,9 +120,8 @@ def threshold(runs: list[Run], published: list[Printed]) -> Figure:
     """The stop threshold over all rounds: moving mean and deviation of 64 (Self-SD Figure 5)."""
     figure, axis = style.one_axis(7.4)
     for run, name, look in style.lines(runs):
-        values = pd.Series(
-            [v for arm in run.arms for v in arm.trace.get("threshold", [])], dtype=float
-        )
+        traced = [v for arm in run.arms for v in arm.trace.get("threshold", [])]
+        values = pd.Series(traced, dtype=float)
         if values.empty:
             raise SkipbenchError(
                 f"{run.folder} has no threshold in its trace; draw a method with a stop rule"

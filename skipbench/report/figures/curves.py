@@ -71,9 +71,8 @@ def latency(runs: list[Run], published: list[Printed]) -> Figure:
             text = f"{run.axes['search.iterations']} sets"
             style.note(here, text, (seconds, run.speedup), (4, -9))
     # a star if the text prints both numbers of a point; a line if it prints the latency alone
-    gains = {
-        (n.method, *n.named("search_steps")): gain for n, gain in with_values(published, "speedup")
-    }
+    printed = with_values(published, "speedup")
+    gains = {(n.method, *n.named("search_steps")): gain for n, gain in printed}
     for n, seconds in with_values(published, "search_s"):
         sets, color = n.named("search_steps"), style.method_style(n.method).color
         named = n.method + (f", {sets[0]} sets" if sets else "")

@@ -57,9 +57,8 @@ def forest(rows: dict[str, list[Run]]) -> Figure:
 
 def _drawn(rows: dict[str, list[Run]]) -> Figure:
     sizes = [len(own) for own in rows.values()]
-    figure, axes = style.new_figure(
-        len(rows), 1, (7.2, 0.7 + 0.45 * len(rows) + 0.27 * sum(sizes)), sizes
-    )
+    height = 0.7 + 0.45 * len(rows) + 0.27 * sum(sizes)
+    figure, axes = style.new_figure(len(rows), 1, (7.2, height), sizes)
     ends = list[float]()
     for axis, (title, own) in zip(axes[:, 0], rows.items(), strict=True):
         ends += _panel(axis, title, own)

@@ -136,9 +136,8 @@ def refined(runs: list[Run], published: list[Printed]) -> Figure:
     shown = [sets[place] for place in places]
     size = max(6.0, 0.2 * layers + 2.6), 1.6 + 0.36 * len(shown)
     figure, axes = style.new_figure(2, 1, size)
-    for axis, kind, color in zip(
-        axes[:, 0], ("attention", "MLP"), (style.RED, style.BLUE), strict=True
-    ):
+    kinds = ("attention", style.RED), ("MLP", style.BLUE)
+    for axis, (kind, color) in zip(axes[:, 0], kinds, strict=True):
         skipped = [plan.attention if kind == "attention" else plan.mlp for _, plan in shown]
         image = [[layer in of for layer in range(layers)] for of in skipped]
         axis.imshow(image, cmap=ListedColormap([KEPT, color]), vmin=0, vmax=1, aspect="auto")

@@ -72,11 +72,8 @@ def feature_table(paper: str) -> Table:
             for text in texts:
                 mark = marks.setdefault(text, len(marks) + 1) if text in NOTES else None
                 cells.append(TableCell(MISSING if mark else text, mark=mark))
-            rows.append(
-                TableRow(
-                    (TableCell(method), TableCell(source), *cells), kind, first=source == "paper"
-                )
-            )
+            every = TableCell(method), TableCell(source), *cells
+            rows.append(TableRow(every, kind, first=source == "paper"))
             named = dict(zip(of.columns, texts, strict=True))
             records.append({"method": method, "source": source, **named})
     labels = (Head("method", kind="label"), Head("", kind="label"))

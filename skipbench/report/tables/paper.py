@@ -232,10 +232,9 @@ def _measured(half: Half, row: Id, group: Group, column: str) -> Measured:
         tasks = [_measured(half, row, task, column).value for task in groups]
         known = [value for value in tasks if value is not None]
         return Measured(fmean(known)) if len(known) == len(tasks) else Measured(reason=NOT_MEASURED)
-    of = run.metrics if run else None
-    found = (
-        measure(of, column, keys.get("phase"), keys.get("part"), half.paper) if of else Measured()
-    )
+    found = Measured()
+    if of := run.metrics if run else None:
+        found = measure(of, column, keys.get("phase"), keys.get("part"), half.paper)
     if found.value is not None:
         return found
     return Measured(reason=run.reason if run and run.reason else NOT_MEASURED)

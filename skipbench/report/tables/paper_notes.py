@@ -63,9 +63,8 @@ def _unlike(
             ours = {*_values(measured, key)} or dtypes
         if ours != theirs if key == "dtype" else theirs and ours - theirs:
             yield key, ours or ["not recorded"], theirs or ["not named"]
-    pairs = {
-        (str(r.measured.samples), str(of)) for r in measured if (of := r.paper_samples) is not None
-    }
+    known = (r for r in measured if r.paper_samples is not None)
+    pairs = {(str(r.measured.samples), str(r.paper_samples)) for r in known}
     others = [pair for pair in pairs if pair[0] != pair[1]]
     yield "n (samples per cell)", {n for n, _ in others}, {n for _, n in others}
 
