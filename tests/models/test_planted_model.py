@@ -164,8 +164,6 @@ def test_larger_shapes_agree_in_bfloat16(shape: str) -> None:
     redundant = planted_set(wide.layers, 0.5 if wide.layers > 3 else 1 / 3, 0)
     lm = held("fused", planted_model(wide, redundant, 0, torch.bfloat16, "cpu", WORDS))
     said = text_of(wide.hidden, redundant, 0, WORDS)
-    own = said.ids[
-        : len(PROMPT)
-    ]  # attention decides by the word before
+    own = said.ids[: len(PROMPT)]  # attention decides by the word before
     out = generate(lm, FixedSet("set", redundant, Fixed(8)), own, TOKENS)
     assert out.tokens == following(said, own, TOKENS) and alpha(out)[0] >= 0.99
