@@ -158,7 +158,8 @@ def run_cell(config: RunConfig, print_table: bool = True) -> Metrics | None:
 def show_run(run: Run, columns: Sequence[str] = ()) -> None:
     """Prints the table of a cell, if it is finished."""
     if run.metrics is None:
-        say(f"{run.folder}: {run.status.error}")
+        if run.status.error:
+            say(f"{run.folder}: {run.status.error}")
         return
     names = {kind: getattr(run, kind) for kind in ("label", "model", "method", "dataset")}
     origin = {key: getattr(run.origin, key) for key in OF_ORIGIN}
