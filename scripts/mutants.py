@@ -94,6 +94,9 @@ def load_libraries() -> None:
     import pytest  # noqa: F401  # imported to be in memory, as the next ones
     import scipy.stats
     import torch
+
+    if not torch.cuda.is_available():  # before Triton is loaded, as tests/interpreted.py has it
+        os.environ["TRITON_INTERPRET"] = "1"
     from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401  # as above
 
     assert scipy.stats and torch
