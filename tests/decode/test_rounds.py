@@ -38,6 +38,10 @@ def test_rounds_read_late_have_the_same_tokens(
     ends = [frozenset[int](), frozenset(wanted.tokens[7:8]), frozenset(wanted.tokens[:1])]
     plain = [generate(lm, Vanilla(), PROMPT, 40, end).tokens for end in ends]
     monkeypatch.setattr(lm.engine, "works_ahead", True)
+    passes, score = list[int](), lm.score
+    monkeypatch.setattr(lm, "score", lambda *given: passes.append(1) or score(*given))
+    generate(lm, Vanilla(), PROMPT, 40)
+    assert sum(passes) == len(wanted.rounds), "no pass is launched behind the last one"
     for end, tokens in zip(ends, plain, strict=True):
         found = generate(lm, Vanilla(), PROMPT, 40, end)
         assert found.tokens == tokens and found.strategy == "late"

@@ -238,7 +238,7 @@ def test_a_folder_of_another_family_is_a_cell(tmp_path: Path) -> None:
     assert lm.model.config._attn_implementation == "eager"
     (provenance,) = tmp_path.glob("runs/*/*/provenance.json")
     record = json.loads(provenance.read_text())
-    assert record["engine"] == "reference" and "not that of gemma2" in record["notes"][0]
+    assert record["engine"] == "reference" and "not this gemma2's" in record["notes"][0]
     assert record["cudnn_attention"] is False
 
 

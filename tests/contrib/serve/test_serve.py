@@ -147,6 +147,7 @@ WORKS: dict[str, Works] = {
         )
         for of in [reply.metrics["speculative_decoding"]]
     ) and complete(c, n=2).metrics is None,
+    "ids": lambda c, m: complete(c).id[:5] == "cmpl-" and chat(c).id[:9] == "chatcmpl-",
     "models": lambda c, m: [one.id for one in c.models.list()] == [c.models.retrieve("tiny").id],
     "logit_bias": lambda c, m: complete(
         c, logit_bias={"70": 100}, max_tokens=2, logprobs=0
