@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from skipbench.bench.prompts import chat_form
 from skipbench.cli.answers import Session, show_stream
 from skipbench.cli.commands import Generate
 from skipbench.config.catalog import as_choices
 from skipbench.console import progress, say, show
-from skipbench.data.chat import pin_day
+from skipbench.data.chat import pin_day, plain_text
 from skipbench.data.own import prompts as read_prompts
 from skipbench.data.rows import Example
 from skipbench.errors import SkipbenchError
@@ -66,6 +67,7 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
     config, options = model.config, session.options
     asked = [msgspec.to_builtins(config.model), config.engine.name, config.engine.strict, options]
     settings = hashed([*json.loads(json.dumps(asked, default=str)), session.system])[:16]
+    plain = chat_form(model.tokenizer, options.get("chat", "auto")) == "none"
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with alone(out, out):
@@ -78,26 +80,26 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
         with progress(prompts.name, len(rows), done) as advance:
             for number, row in enumerate(rows[done:], done + 1):
                 said = [*row.messages] or [{"role": "user", "content": row.prompt}]
+                said = [*session.system, *said]
+                given = {"prompt": plain_text(said)} if plain else {"messages": said}
                 try:
-                    answer = model.generate([*session.system, *said], **options, **row.template)
+                    answer = model.generate(said, **options, **row.template)
                 except SkipbenchError as error:
                     where = f"{prompts} prompt {number} ({row.id})"
                     raise SkipbenchError(f"{where}: {error}") from error
-                append_line(out, json.dumps(_line(row, settings, answer, day), ensure_ascii=False))
+                line = {"id": row.id, **given, **row.template, **_said(answer, settings, day)}
+                append_line(out, json.dumps(line, ensure_ascii=False))
                 advance(f"{answer.tokens_per_s:.0f} tokens/s")
     say(f"{len(rows)} answers in {out}")
 
 
-def _line(row: Example, settings: str, answer: "Answer", day: str | None) -> dict[str, Any]:
-    """A line of the file: nothing that another run of the same would say otherwise, such as time,
-    but the `day` that the model's chat template writes. A surrogate, which a file cannot hold, is
-    in no text that a tokenizer makes.
+def _said(answer: "Answer", settings: str, day: str | None) -> dict[str, Any]:
+    """Of a line of the file: nothing that another run of the same would say otherwise, such as
+    time, but the `day` that the model's chat template writes. A surrogate, which a file cannot
+    hold, is in no text that a tokenizer makes.
     """
-    asked = {"messages": row.messages} if row.messages else {"prompt": row.prompt}
-    asked |= row.template
     found = {"text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
-    dated = {"date": day} if day else {}
-    return {"id": row.id, **asked, **found, **dated, "settings": settings}
+    return {**found, **({"date": day} if day else {}), "settings": settings}
 
 
 def _done(out: Path, rows: list[Example], settings: str) -> int:

@@ -152,9 +152,9 @@ def test_a_file_of_prompts_is_resumed(skipbench: Command, tmp_path: Path) -> Non
     done = skipbench(*words)
     assert done.returncode == 0 and "3 answers in" in done.stderr, done.stderr
     whole = out.read_bytes()
-    assert [json.loads(line)["id"] for line in whole.splitlines()] == [
-        f"prompts-{n}" for n in (1, 2, 3)
-    ]
+    made = [json.loads(line) for line in whole.splitlines()]
+    assert [line["id"] for line in made] == [f"prompts-{n}" for n in (1, 2, 3)]
+    assert made[1]["prompt"] == "\n\n".join(m["content"] for m in MESSAGES), "without a template"
     out.write_bytes(whole[: whole.index(b"\n") + 20])  # killed while it wrote the second line
     done = skipbench(*words)
     assert out.read_bytes() == whole and "has 1 of 3 answers" in done.stderr
