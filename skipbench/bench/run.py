@@ -1,6 +1,7 @@
 """From the settings of a row's arms to their finished run folders."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ from skipbench.runs.run import read_run
 from skipbench.runs.state import Interrupted
 from skipbench.runs.store import RunStore, read_texts
 from skipbench.scoring.overlap import CORPUS_SCORERS, corpus_scored
+
+say_once = functools.cache(say)  # not for each arm again
 
 
 @contextlib.contextmanager
@@ -104,7 +107,7 @@ def _opened(
         runner = ArmRunner(config, lm, tokenizer, method, prompts, eos, store, others)
         yield runner
         if (notes := lm.notes()) != origin.notes:
-            say(notes[-1], "dim")  # memory for graphs ran out while decoding
+            say_once(notes[-1], "dim")  # what became known while decoding, as lack of memory
             store.amend(notes=notes)
         if runner.error is not None:
             raise runner.error
