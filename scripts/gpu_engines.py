@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from scripts.gpu_passes import WORDS, Figures, model_of, said, show
+from scripts.gpu_passes import WORDS, Figures, engine_of, model_of, show
 from skipbench.data.datasets import mini
 from skipbench.decode.loop import Generation, generate, stream
 from skipbench.decode.method import Method, MethodCopies
@@ -61,7 +61,7 @@ def starts(model: Any, prompt: list[int], capacity: int, small: bool) -> Iterato
         lm = make_lm(model, engine, strict)
         lm.allocate(capacity)
         generate(lm, Vanilla(), prompt, 1)
-        line = {"table": "start", **said(lm, engine), "from": state}
+        line = {"table": "start", **engine_of(lm, engine), "from": state}
         line |= {"first token s": time.perf_counter() - began}
         line |= {"dtype": str(lm.dtype).removeprefix("torch."), "strict": lm.strict}
         yield line | lm.engine.captured()._asdict()
@@ -97,8 +97,9 @@ def engines(small: bool, shape: str, dtype: str) -> Figures:
         lm.engine = graphs
         rates = {f"{arm} tok/s": len(prompts) * tokens / s for arm, s in seconds.items()}
         yield {
-            "table": "both engines, end to end", **said(lm), "dtype": dtype, "strict": lm.strict,
-            "method": name, **rates, "graphs / fused": seconds["fused"] / seconds["graphs"],
+            "table": "both engines, end to end", **engine_of(lm), "dtype": dtype,
+            "strict": lm.strict, "method": name, **rates,
+            "graphs / fused": seconds["fused"] / seconds["graphs"],
             "alpha": accepted / steps if steps else None, "texts": len(prompts),
             "as vanilla": same(outputs, (name, "graphs"), ("vanilla", "graphs"), len(prompts)),
             "as fused": same(outputs, (name, "graphs"), (name, "fused"), len(prompts)),
@@ -106,7 +107,7 @@ def engines(small: bool, shape: str, dtype: str) -> Figures:
     yield from late(lm, prompts, tokens)
     yield from two_requests(lm, prompts[:2], tokens, methods)
     held = graphs.captured()
-    line = {"table": "memory", **said(lm), "GiB of graphs": held.mib / 1024}
+    line = {"table": "memory", **engine_of(lm), "GiB of graphs": held.mib / 1024}
     if not small:
         free, whole = torch.cuda.mem_get_info()
         line |= {"GiB free": free / 2**30, "GiB in all": whole / 2**30}
@@ -132,7 +133,7 @@ def late(lm: LM, prompts: Prompts, tokens: int) -> Figures:
     lm.engine.works_ahead = True
     equal = sum(a == b for a, b in zip(texts[True], texts[False], strict=True))
     us = 1e6 * (seconds[False] - seconds[True]) / (2 * len(prompts) * tokens)
-    line = {"table": "late rounds", **said(lm), "strategies": ", ".join(how), "us gained": us}
+    line = {"table": "late rounds", **engine_of(lm), "strategies": ", ".join(how), "us gained": us}
     yield line | {"texts": len(prompts), "equal": equal}
 
 
@@ -147,12 +148,12 @@ def two_requests(lm: LM, prompts: Prompts, tokens: int, methods: dict[str, Metho
             for number, one in enumerate(running):
                 step = next(one, None) if one else None
                 if step is None:
-                    running[number] = None  # type: ignore[call-overload]
+                    running[number] = None  # type: ignore[call-overload]  # it has ended
                 else:
                     found[number] += step.tokens
         equal += sum(a == b for a, b in zip(found, alone, strict=True))
         texts += len(prompts)
-    yield {"table": "two requests", **said(lm), "texts": texts, "equal": equal}
+    yield {"table": "two requests", **engine_of(lm), "texts": texts, "equal": equal}
 
 
 def main() -> None:

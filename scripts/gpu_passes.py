@@ -54,7 +54,7 @@ Found = dict[str, Any]  # a line that is printed
 Figures = Iterator[Found]
 
 
-def said(lm: LM, asked: str = "cuda_graphs") -> Found:
+def engine_of(lm: LM, asked: str = "cuda_graphs") -> Found:
     """The engine that runs, and the one that was asked for, if another."""
     name = lm.engine.name
     other = {"engine_asked": asked} if name != asked else {}
@@ -130,10 +130,10 @@ def passes(small: bool, shape: str) -> Figures:
             for rows in every:
                 whole[rows] = ms = milliseconds(lm, context, rows, None, calls)
                 share = {"share": ms / whole[1], "of copy": read_s and 1e3 * read_s / ms}
-                yield of | said(lm) | {"rows": rows, "plan": "whole", "ms": ms} | share
+                yield of | engine_of(lm) | {"rows": rows, "plan": "whole", "ms": ms} | share
             ms = milliseconds(lm, context, 1, half, calls)
-            yield of | said(lm) | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
-        yield {"table": "graphs", "model": name, **said(lm), **lm.engine.captured()._asdict()}
+            yield of | engine_of(lm) | {"rows": 1, "plan": "half", "ms": ms, "share": ms / whole[1]}
+        yield {"table": "graphs", "model": name, **engine_of(lm), **lm.engine.captured()._asdict()}
 
 
 def plans(small: bool, shape: str) -> Figures:
@@ -149,7 +149,7 @@ def plans(small: bool, shape: str) -> Figures:
         for plan in made:
             ms = milliseconds(lm, context, 1, plan, calls)  # quantises, too
             whole = whole or ms
-            line = {"table": "", **said(lm), "model": shape, "context": context}
+            line = {"table": "", **engine_of(lm), "model": shape, "context": context}
             yield line | {"plan": short(plan), "ms": ms, "share of a pass": ms / whole}
 
 
@@ -188,7 +188,7 @@ def kernels(small: bool, shape: str) -> Figures:
     ours = [name for name in OWN if any(name in key for key, _, _ in times)]
     own = {"own": ", ".join(ours), "lacking": ", ".join(n for n in OWN if n not in ours)}
     together = {"kernel": "all", "calls": sum(n for _, n, _ in times), "us": total}
-    yield table | said(lm) | together | {"share": total / wall_us, "of wall us": wall_us} | own
+    yield table | engine_of(lm) | together | {"share": total / wall_us, "of wall us": wall_us} | own
     for name, count, us in sorted(times, key=lambda t: -t[2])[:SHOWN]:
         yield table | {"kernel": name[:100], "calls": count, "us": us, "share": us / total}
 
@@ -206,7 +206,7 @@ def rows(small: bool, shape: str) -> Figures:
             try:
                 lm = LM(model, engine, strict=True)
                 found = compare_rows(lm, 8 if small else count)
-                yield line | said(lm, engine) | found._asdict()
+                yield line | engine_of(lm, engine) | found._asdict()
             except SkipbenchError as error:
                 yield line | {"engine": engine, "refused": str(error)}
         yield logits(model)
@@ -227,7 +227,7 @@ def logits(model: Any) -> Found:
             off = float((found - wanted).norm() / wanted.norm())
             apart[name] = max(apart[name], off if off == off else float("inf"))
     kind = str(lm.dtype).removeprefix("torch.")
-    return {"table": "logits", "dtype": kind} | said(lm) | apart
+    return {"table": "logits", "dtype": kind} | engine_of(lm) | apart
 
 
 def long(small: bool, shape: str) -> Figures:
@@ -242,7 +242,7 @@ def long(small: bool, shape: str) -> Figures:
     for _ in range(texts):
         generate(lm, method, prompt(context), tokens)
     made = stats().get("num_device_alloc", 0) - before
-    yield {"table": "long texts", **said(lm), "tokens": texts * tokens, "allocations": made}
+    yield {"table": "long texts", **engine_of(lm), "tokens": texts * tokens, "allocations": made}
 
 
 PARTS = {

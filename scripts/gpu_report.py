@@ -121,7 +121,7 @@ def run(step: Result, out: Path, words: Sequence[str], how: Callable[..., int | 
     step.why = f"killed after its {step.limit_s:.0f} s" if status is None else ""
     step.seconds = round(time.monotonic() - began, 1)
     text = log.read_text(errors="replace")
-    step.found, step.tail = [line | said_of(line) for line in lines(text)], text[-TAIL:]
+    step.found, step.tail = [line | notes_of(line) for line in lines(text)], text[-TAIL:]
     for word in words:
         if word.startswith("--junitxml="):
             step.found += junit(Path(word.partition("=")[2]))
@@ -141,7 +141,7 @@ def lines(text: str) -> Iterator[Found]:
                 continue
 
 
-def said_of(line: Found) -> Found:
+def notes_of(line: Found) -> Found:
     """What the record of a run says beside its line."""
     path = Path(line.get("folder", "")) / "provenance.json"
     return {"notes": "; ".join(json.loads(path.read_text())["notes"])} if path.is_file() else {}

@@ -22,7 +22,8 @@ from skipbench.lm.cuda_graphs import buffers as sizes
 from skipbench.lm.cuda_graphs import products
 from skipbench.lm.cuda_graphs.buffers import GraphBuffers
 from skipbench.lm.cuda_graphs.capture import EagerCapture
-from skipbench.lm.cuda_graphs.device import COUNTED, SETS, USES, Key
+from skipbench.lm.cuda_graphs.captured import Key
+from skipbench.lm.cuda_graphs.device import COUNTED, SETS, USES
 from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.model import LM

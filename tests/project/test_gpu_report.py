@@ -205,8 +205,7 @@ def test_a_fault_in_the_engine_is_found_by_a_rehearsal(
     if fault == "off by 1 %":
         monkeypatch.setattr(on_cpu, "attend_splits", lambda *given: 1.01 * attend(*given))
     if fault == "rows":
-        wider = lambda x, *rest: linear(x, *rest) * (1 + len(x) / 999)  # noqa: E731
-        monkeypatch.setattr(on_cpu, "linear", wider)
+        monkeypatch.setattr(on_cpu, "linear", lambda x, *on: linear(x, *on) * (1 + len(x) / 999))
     if fault == "memory":
         captures = iter(range(12))
 

@@ -1,11 +1,9 @@
 """`DeviceGraphs`: the captured graphs of the layers of one device, and the replay of a pass."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +12,7 @@ from skipbench.lm.cache import KVCache
 from skipbench.lm.cuda_graphs.attention import MAX_ROWS
 from skipbench.lm.cuda_graphs.buffers import ROW_STEPS, GraphBuffers, bucket, row_step
 from skipbench.lm.cuda_graphs.capture import EagerCapture, Replay, Work, out_of_memory
+from skipbench.lm.cuda_graphs.captured import Captured, Key
 from skipbench.lm.cuda_graphs.products import ROWS
 from skipbench.lm.cuda_graphs.work import Attention, Mlp
 from skipbench.lm.engine import Chosen, Sublayer
@@ -27,40 +26,6 @@ USES = 8  # of a set of sub-layers before it is captured
 SETS = 8  # graphs of several sub-layers that a key keeps, those used last
 COUNTED = 64  # sets without a graph whose uses are counted: a search tries thousands
 T = TypeVar("T")
-
-
-class Key(NamedTuple):
-    """What is captured anew for another value."""
-
-    rows: int  # of a pass, one of `ROW_STEPS`
-    size: int  # cache rows that attention reads, a bucket
-    own: bool  # products are our kernels'
-    variant: str  # of the weights, empty for the model's own
-
-
-@dataclass(frozen=True)
-class Captured:
-    """The graphs of a key.
-
-    Attributes:
-        buffers: of the row count, shared by all its keys, as `prepare` is.
-        prepare: makes tables and paths of the rows that are loaded, by the work `inputs`.
-        works: of the sub-layers, by number.
-        sublayers: their replays, none before the first pass that needs one; an MLP's is shared by
-            all buckets.
-        whole: several sub-layers behind their preparation in one graph, by their numbers: all, and
-            sets that are used often; the one used last at the end.
-        uses: of sets without a graph.
-    """
-
-    key: Key
-    buffers: GraphBuffers
-    inputs: Work
-    prepare: Replay
-    works: dict[int, Work]
-    sublayers: dict[int, Replay] = field(default_factory=dict)
-    whole: dict[tuple[int, ...], Replay] = field(default_factory=dict)
-    uses: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
 
 class DeviceGraphs:
