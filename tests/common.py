@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -182,9 +182,14 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again and again."""
+@pytest.fixture(autouse=True, scope="module")
+def kept() -> Iterator[None]:
+    """What was imported, or is kept for other modules, stays: the garbage collector, which every
+    load of a model calls, need not look at it again and again.
+    """
     gc.freeze()
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
