@@ -33,7 +33,7 @@ from skipbench.lm.cuda_graphs.engine import CudaGraphsEngine
 from skipbench.lm.engines import EAGER_GRAPHS
 from skipbench.lm.model import LM
 from skipbench.models.random_weights import random_model as random_model
-from skipbench.profile import latency, roofline
+from skipbench.profile import latency, roofline, rows
 from skipbench.report.published import paper_of
 from skipbench.runs.measures import Metrics
 from skipbench.scoring.sandbox import bubblewrap
@@ -56,7 +56,7 @@ FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 Result = TypeVar("Result")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
-latency.CONTEXTS, latency.REPEATS = 1, 1
+latency.CONTEXTS, latency.REPEATS, latency.UNTIMED, rows.REPEATS = 1, 1, 0, 1
 for name in registered("profile"):
     vars(sys.modules[load("profile", name).__module__])["ROUNDS"] = 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2

@@ -253,5 +253,6 @@ def test_a_busy_moment_does_not_decide_a_price(monkeypatch: pytest.MonkeyPatch) 
     pairs = {1: turns, 2: [a * b for a, b in zip(turns, second, strict=True)]}
     times = {n: iter([t for second in of for t in (99.0, second)]) for n, of in pairs.items()}
     monkeypatch.setattr(rows, "timed", lambda call, _: call())
+    monkeypatch.setattr(rows, "REPEATS", 5)
     calls = {n: partial(next, of_call) for n, of_call in times.items()}
     assert paired_ratios(calls, torch.device("cpu")) == {1: 1.0, 2: 2.0}
