@@ -57,6 +57,7 @@ Result = TypeVar("Result")
 Command = Callable[..., "CompletedProcess[str]"]  # the fixture `skipbench`
 # What a timing says does not matter here: runs of tests take few calls for theirs.
 latency.CONTEXTS, latency.REPEATS, latency.UNTIMED, rows.REPEATS = 1, 1, 0, 1
+latency.MEASURED = 1, 4, 32
 for name in registered("profile"):
     vars(sys.modules[load("profile", name).__module__])["ROUNDS"] = 1
 roofline.PRODUCT, roofline.MAX_BYTES, roofline.TRIES = 64, 1 << 20, 2

@@ -33,17 +33,17 @@ def test_rounds_read_late_have_the_same_tokens(
     if engine == "cuda_graphs":
         lm = LM(random_model("llama"), partial(CudaGraphsEngine, capture=EagerCapture))
         lm.allocate(200)
-    wanted = generate(lm, Vanilla(), PROMPT, 40)
+    wanted = generate(lm, Vanilla(), PROMPT, 20)
     assert wanted.strategy == "in_turn"
     ends = [frozenset[int](), frozenset(wanted.tokens[7:8]), frozenset(wanted.tokens[:1])]
-    plain = [generate(lm, Vanilla(), PROMPT, 40, end).tokens for end in ends]
+    plain = [generate(lm, Vanilla(), PROMPT, 20, end).tokens for end in ends]
     monkeypatch.setattr(lm.engine, "works_ahead", True)
     passes, score = list[int](), lm.score
     monkeypatch.setattr(lm, "score", lambda *given: passes.append(1) or score(*given))
-    generate(lm, Vanilla(), PROMPT, 40)
+    generate(lm, Vanilla(), PROMPT, 20)
     assert sum(passes) == len(wanted.rounds), "no pass is launched behind the last one"
     for end, tokens in zip(ends, plain, strict=True):
-        found = generate(lm, Vanilla(), PROMPT, 40, end)
+        found = generate(lm, Vanilla(), PROMPT, 20, end)
         assert found.tokens == tokens and found.strategy == "late"
         assert len(found.rounds) == len(tokens) - 1
     others = itertools.product((make_method("swift"), Vanilla()), (None, Sampler(0.7, seed=1)))

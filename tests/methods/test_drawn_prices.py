@@ -99,7 +99,7 @@ def decoded(lm: LM, name: str, words: list[str], latency: Latencies) -> list[obj
     beside = Host(*(share * latency.mlp_s for share in (8.0, 0.5, 2.0)))
     lm.prices = Prices(model=latency, host={name: beside})
     lm.allocate(300)
-    out = generate(lm, method, PROMPTS[lm.config.model_type], 60)
+    out = generate(lm, method, PROMPTS[lm.config.model_type], 40)
     return [out.tokens, *out.rounds, method.log.get("reward")]
 
 

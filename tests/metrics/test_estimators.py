@@ -22,7 +22,7 @@ from skipbench.runs.record import Arm, Turn
 from skipbench.runs.run import read_run
 
 LAYERS = 12  # of the embedded model
-WORDS = ["method=uniform", "dataset=mini-summary", "limit=5", "dataset.max_new_tokens=32"]
+WORDS = ["method=uniform", "dataset=mini-summary", "limit=5", "dataset.max_new_tokens=16"]
 
 
 @pytest.fixture(scope="module")
