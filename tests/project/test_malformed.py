@@ -60,10 +60,12 @@ def records(place: Path) -> dict[str, Reader]:
     def whole(path: Path) -> object:
         if path.name == "texts.jsonl":
             return read_texts(run)
+        if path.suffix == ".yaml":
+            return read_run(run)
         frames = frame(results), frame(results, turns=True)
         return read_run(run), frames, readable_runs(results)
 
-    for path in (*run.glob("*.*"), *run.parent.glob("*.*")):
+    for path in (*run.glob("*.[jy]*"), *run.parent.glob("*.[jy]*")):
         readers[f"{path.parent.name}/{path.name}"] = Reader(path, functools.partial(whole, path))
     made, config = read_run(run), compose(["model=tiny", "method=uniform"]).to_dict()
     row = {

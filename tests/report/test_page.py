@@ -22,18 +22,19 @@ EVIL = "</script><script>document.title='broken'</script><img src=x onerror=aler
 VOID = ("meta", "link", "img")
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs, a table, a table of features, and a figure of the folder and one of a run."""
-    runs = [make_run(tmp_path, seed) for seed in (0, 1)]
+    folder = tmp_path_factory.mktemp("results")
+    runs = [make_run(folder, seed) for seed in (0, 1)]
     for name in ("tables", "figures"):
-        (tmp_path / name).mkdir()
-    shutil.copy(ROOT / "results/laptop/tables/real.json", tmp_path / "tables")
-    (tmp_path / "tables" / "swift-table1.md").write_text("<svg/onload=alert(1)> foreign")
+        (folder / name).mkdir()
+    shutil.copy(ROOT / "results/laptop/tables/real.json", folder / "tables")
+    (folder / "tables" / "swift-table1.md").write_text("<svg/onload=alert(1)> foreign")
     (runs[0] / "figures").mkdir()
-    for path in (tmp_path / "figures" / "swift-figure8.svg", runs[0] / "figures" / "course.svg"):
+    for path in (folder / "figures" / "swift-figure8.svg", runs[0] / "figures" / "course.svg"):
         path.write_text('<svg xmlns="http://www.w3.org/2000/svg"><path d="M0 0"/></svg>')
-    return tmp_path
+    return folder
 
 
 class Reader(HTMLParser):
@@ -72,11 +73,8 @@ def test_runs_tables_plots_and_figures_are_on_one_page(results: Path) -> None:
     assert plots[:2] == ["smollm2-135m-q4_1 on stdlib-code", "tiny on mini-code"]
     assert len(plots) == 3  # another seed is another row
     assert re.findall('alt="Figure ([^"]*)"', text)[0] == "swift-figure8"
+    # nothing outside is loaded, every link has a place, and the page is the same again
     assert write_page(results)[0].read_text() == text
-
-
-def test_nothing_outside_is_loaded_and_every_link_has_a_place(results: Path) -> None:
-    text = write_page(results)[0].read_text()
     page = Reader(text)
     links = [a[1:] for a in page.addresses if a.startswith("#")]
     assert links and {*links} <= {*page.ids} and len({*page.ids}) == len(page.ids)
@@ -95,16 +93,17 @@ def test_a_hostile_text_stays_a_text() -> None:
     assert all(a.startswith(("#", "data:")) for a in page.addresses)
 
 
-def test_a_damaged_run_is_named(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sound, damaged = sorted((results / "runs").iterdir())
-    (damaged / make_run(results).name / "metrics.json").write_text("{")
+def test_a_damaged_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound, damaged = (make_run(tmp_path, seed) for seed in (0, 1))
+    (damaged / "metrics.json").write_text("{")
     with pytest.raises(SystemExit) as left:
-        main(["report", f"results={results}"])
+        main(["report", f"results={tmp_path}"])
     (line,) = (a for a in capsys.readouterr().err.splitlines() if "cannot be read" in a)
-    top = (results / "report.html").read_text().partition("<main>")[0]
+    top = (tmp_path / "report.html").read_text().partition("<main>")[0]
     assert left.value.code == 1
     for told in (line, top):
-        assert damaged.name in told and "metrics.json" in told and sound.name not in told
+        assert damaged.parent.name in told and "metrics.json" in told
+        assert sound.parent.name not in told
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path: Path) -> None:

@@ -334,20 +334,16 @@ HOSTS = {"auto": Host(0.36e-3, 0.04e-3), "vanilla": Host(0.06e-3)}
 TEXT = "Q: 3+4? A: 7. Q: 5+6? A: 11. Q: 2+2? A:"
 
 
-@pytest.mark.parametrize(("pass_s", "fewer"), [(0.95e-3, True), (20e-3, False)])
-def test_the_host_makes_trees_smaller_where_it_takes_as_long_as_a_pass(
-    pass_s: float, fewer: bool
-) -> None:
+def test_the_host_makes_trees_smaller_where_it_takes_as_long_as_a_pass() -> None:
     """A row of the host's is a twentieth of a small model's pass, and nothing of a large one's."""
     loaded: Any = skipbench.load("tiny", "vanilla", overrides=["model.dtype=float32"])
     lm, curve = loaded.lm, Curve(0, dict(zip(ROWS, RISE, strict=True)))
     lm.allocate(200)
-    rows = list[int]()
-    for host in (HOSTS, {}):
-        method = make_method("auto", "method.row_prices=[]", "method.explore=0")
-        lm.prices = Prices(
-            model=Latencies(0.0, 0.0, 0.0, pass_s, lm.layers), curves=[curve], host=dict(host)
-        )
-        steps = stream(lm, MethodCopies(method), loaded.tokenizer(TEXT)["input_ids"], 64)
-        rows.append(sum(step.rows for step in [*steps][1:]))
-    assert (rows[0] < 0.5 * rows[1]) == fewer
+    for pass_s, fewer in ((0.95e-3, True), (20e-3, False)):
+        rows, model = list[int](), Latencies(0.0, 0.0, 0.0, pass_s, lm.layers)
+        for host in (HOSTS, {}):
+            method = make_method("auto", "method.row_prices=[]", "method.explore=0")
+            lm.prices = Prices(model=model, curves=[curve], host=dict(host))
+            steps = stream(lm, MethodCopies(method), loaded.tokenizer(TEXT)["input_ids"], 64)
+            rows.append(sum(step.rows for step in [*steps][1:]))
+        assert (rows[0] < 0.5 * rows[1]) == fewer

@@ -10,26 +10,33 @@ import sys
 import pytest
 from conftest import ROOT, Command
 
-from skipbench.language_model import load
+from skipbench.language_model import LanguageModel, load
 
 
-def test_chat_keeps_its_history(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def tiny() -> LanguageModel:
+    return load("tiny")
+
+
+def test_chat_keeps_its_history(
+    tiny: LanguageModel, skipbench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         sys, "stdin", io.StringIO("Hello\n/help\nAnd then?\n/new\nHello\n/quit\nx\n")
     )
     done = skipbench("chat", "max_new_tokens=12")
     assert done.returncode == 0, done.stderr
-    model = load("tiny")
     turns = [{"role": "user", "content": "Hello"}]
-    first = model.generate(turns, 12).text
+    first = tiny.generate(turns, 12).text
     turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
-    assert done.stdout == f"{first}\n{model.generate(turns, 12).text}\n{first}\n"
+    assert done.stdout == f"{first}\n{tiny.generate(turns, 12).text}\n{first}\n"
     assert "/new forgets" in done.stderr and "no chat template" in done.stderr
 
 
-def test_chat_leaves_old_turns_out(skipbench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = load("tiny").lm.max_positions
-    words = " ".join(["dog"] * (room // 3))
+def test_chat_leaves_old_turns_out(
+    tiny: LanguageModel, skipbench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = " ".join(["dog"] * (tiny.lm.max_positions // 3))
     monkeypatch.setattr(
         sys, "stdin", io.StringIO(f"{words}\n{words}\n{words}\n{words} {words} {words}\n")
     )

@@ -41,10 +41,11 @@ def test_no_verdict_is_false(table: Callable[[], Cases]) -> None:
         if name in ("a_new_one", "enable_thinking", "logit_bias"):  # no reader knows them
             assert f"the record has {name}=" in unchecked[0].error
         assert result.failed("unchecked") == bool({*kinds} & {*"?!"}), name
-        damaged = json.dumps(record).replace("stood", "fell")
-        damaged = damaged.replace(f" {made(N)[0][3]},", " 7,")
-        kept = package.verify([json.loads(damaged)], model()).verdicts
-        assert "=" not in kinds or [v.kind for v in kept] != found, name
+        if "=" in kinds:
+            damaged = json.dumps(record).replace("stood", "fell")
+            damaged = damaged.replace(f" {made(N)[0][3]},", " 7,")
+            kept = package.verify([json.loads(damaged)], model()).verdicts
+            assert [v.kind for v in kept] != found, name
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_cannot_be_read_is_said(text: str, why: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("right", "fail_on", "status"),
-    [(0, "", 1), (0, "unchecked", 1), (1, "", 0), (1, "unchecked", 1)],
+    [(0, "", 1), (1, "", 0), (1, "unchecked", 1)],
 )
 def test_the_exit_status(
     right: int, fail_on: str, status: int, skipbench: Command, tmp_path: Path

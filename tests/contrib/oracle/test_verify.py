@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from conftest import Command
-from records import TEXTS, TINY, plain, tiny
+from records import TEXTS, TINY, model, plain, tiny
 
 import skipbench as package
 from skipbench.cli import pytest_plugin
@@ -161,7 +161,7 @@ def test_both_turns_of_a_run_are_read(tmp_path: Path) -> None:
     small = [f"dataset.path={path}", "dataset.max_new_tokens=6", f"results={tmp_path}"]
     run_cell(compose(["dataset=specbench", "dataset.prompt=spec-bench", "method=vanilla", *small]))
     (folder,) = run_folders(tmp_path)
-    assert package.verify(folder, "tiny").counts == {"identical": 2}
+    assert package.verify(folder, model()).counts == {"identical": 2}
     with pytest.raises(package.errors.SkipbenchError, match=f"is a row .* give one of {folder}"):
         package.verify(folder.parent, "tiny")
 
