@@ -33,9 +33,10 @@ def tiny() -> LanguageModel:
     [
         ("import skipbench", "torch hydra pandas"),
         ("import skipbench as s; s.frame({0!r}); s.published('swift')", "torch transformers hydra"),
-        (
+        pytest.param(
             "from skipbench.cli.main import main; main(['method=swift', 'dry_run=true', {1!r}])",
             "bayes_opt sklearn scipy transformers.generation.utils transformers.modeling_utils",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -90,7 +90,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_doctor_and_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dispatch(["doctor", f"results={tmp_path}"])
-    sizes = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=3"]
+    sizes = ["profile.contexts=[16,32,5000]", "profile.rows=[1,3]", "profile.repeats=1"]
     dispatch(["profile", *sizes, f"results={tmp_path}"])
     said = capsys.readouterr()
     assert "embedded model: 12 layers" in said.out

@@ -14,7 +14,13 @@ from skipbench.experiments.plan import composed, once
 from skipbench.report.published import Printed, paper_of, read_paper
 from skipbench.runs.cell import Cell
 
-EVERY_DAY = ("self-sd-table3", "swift-table8", "swift-table10", "clasp-figure4a", "self-sd-table13")
+EVERY_DAY = (
+    "self-sd-table11",
+    "self-sd-table13",
+    "swift-table10",
+    "clasp-figure4a",
+    "knapspec-figure3",
+)
 STOP = ("max_steps", "threshold", "target", "step", "beta1", "beta2")
 METHOD = ("interval", "window", "history", "steps", "beta", "patience", "max_score", "ratio")
 LISTS = {  # tables of settings, by method: of its model and dataset, where a row names these

@@ -15,8 +15,7 @@ from skipbench.bench.arm import ArmRunner
 from skipbench.bench.turns import arm_order
 from skipbench.config.compose import compose
 from skipbench.experiments.last_loaded import LastLoaded
-from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_cell, run_rows
+from skipbench.experiments.row import run_rows
 from skipbench.runs.cell import Cell, rows_of
 from skipbench.runs.record import MEASURED, VANILLA, Turn
 from skipbench.runs.state import read_status
@@ -84,9 +83,10 @@ def test_a_turn_holds_each_arm_once_with_the_tokens_that_it_has_alone(
 ) -> None:
     arms = {VANILLA, *(cell.folder.name for cell in whole)}
     assert all(turn.arms.keys() == {*turn.order} == arms for turn in turns_of(whole[0]))
+    load = LastLoaded()  # another model
     for alone, together in zip(cells(tmp_path / "alone"), whole, strict=True):
-        run_cell(alone.config, print_table=False)  # on a model of its own
-        assert decided(resolve_cell(alone.config)) == decided(together)
+        run_rows([alone], load)
+        assert decided(alone) == decided(together)
 
 
 def test_a_method_added_later_brings_its_own_vanilla_and_changes_no_record(tmp_path: Path) -> None:

@@ -25,13 +25,13 @@ from skipbench.runs.measures import Metrics
 from skipbench.runs.reading import run_folders
 from skipbench.runs.run import Run, read_run
 
-WORDS = ["method=uniform", "method.stop.threshold=0.5", "dataset=mini-math", "limit=4"]
-WORDS += ["dataset.max_new_tokens=48", "engine.warmup=0"]
+WORDS = ["method=uniform", "method.stop.threshold=0.5", "dataset=mini-math", "limit=3"]
+WORDS += ["dataset.max_new_tokens=24", "engine.warmup=0"]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A run of four prompts, and what its command printed."""
+    """A run of three prompts, and what its command printed."""
 
     words: list[str]
     run: Run
