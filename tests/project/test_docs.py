@@ -5,9 +5,12 @@ today's.
 import doctest
 import importlib
 import itertools
+import json
+import os
 import pkgutil
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -241,3 +244,27 @@ def test_examples(name: str) -> None:
 def test_the_figures_of_the_readme_are_those_of_the_committed_tables() -> None:
     text = README.read_text()
     assert filled(text) == text, "run scripts/readme_figures.py"
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def code_of(path: Path) -> list[dict[str, Any]]:
+    return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+
+
+def test_notebooks_have_no_outputs() -> None:
+    assert len(NOTEBOOKS) == 2
+    for path in NOTEBOOKS:
+        assert not [c for c in code_of(path) if c["outputs"] or c["execution_count"]], path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{path.stem}.py"
+    script.write_text("\n\n".join("".join(c["source"]) for c in code_of(path)))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    how = {"env": environment, "capture_output": True, "text": True, "cwd": tmp_path}
+    done = subprocess.run([sys.executable, script], timeout=300, **how)
+    assert done.returncode == 0, done.stderr

@@ -16,7 +16,6 @@ from scripts.gpu_predictions import CONTEXTS, H100_COPY, PASSES, ROWS, SIZES, ca
 from scripts.gpu_steps import MOST, STEPS, held, limit_of_first
 from skipbench.config.catalog import known_hardware
 from skipbench.lm import proof
-from skipbench.lm.cuda_graphs import on_cpu
 from skipbench.lm.cuda_graphs.capture import EagerCapture
 from skipbench.lm.engines import EAGER_GRAPHS
 
@@ -192,20 +191,14 @@ def line_of(figures: Any, report: Report) -> Report:
     return report
 
 
-@pytest.mark.parametrize("fault", ["off by 1 %", "rows", "memory", "Triton"])
+@pytest.mark.parametrize("fault", ["memory", "Triton"])
 @torch.inference_mode()
 def test_a_fault_in_the_engine_is_found_by_a_rehearsal(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "PROBED", 8)
-    linear: Callable[..., torch.Tensor] = on_cpu.linear
-    attend: Callable[..., torch.Tensor] = on_cpu.attend_splits
     if fault != "Triton":  # else, on this machine, graphs fall back to fused
         monkeypatch.setenv(EAGER_GRAPHS, "1")
-    if fault == "off by 1 %":
-        monkeypatch.setattr(on_cpu, "attend_splits", lambda *given: 1.01 * attend(*given))
-    if fault == "rows":
-        monkeypatch.setattr(on_cpu, "linear", lambda x, *on: linear(x, *on) * (1 + len(x) / 999))
     if fault == "memory":
         captures = iter(range(12))
 
@@ -216,15 +209,9 @@ def test_a_fault_in_the_engine_is_found_by_a_rehearsal(
             return work
 
         monkeypatch.setattr(EagerCapture, "capture", capture)
-    if fault == "off by 1 %":  # strict, all the same
-        lines = [gpu_passes.logits(gpu_passes.model_of(True, "4x64", torch.float32))]
-    else:
-        figures = gpu_passes.passes if fault == "memory" else gpu_passes.rows
-        lines = [*islice(figures(True, "4x64"), 5 if fault == "memory" else 1)]
-    says = {
-        "off by 1 %": "in float32, wanted at most 0.0001", "rows": "strict refused",
-        "memory": "has no memory left", "Triton": "engine fused in place of cuda_graphs",
-    }  # fmt: skip
+    figures = gpu_passes.passes if fault == "memory" else gpu_passes.rows
+    lines = [*islice(figures(True, "4x64"), 5 if fault == "memory" else 1)]
+    says = {"memory": "has no memory left", "Triton": "engine fused in place of cuda_graphs"}
     found = head(line_of(lines, healthy("h200"))).partition("condition of")[0]
     assert says[fault] in found and "**no**" in found
 

@@ -1,11 +1,7 @@
-"""The papers' printed numbers: the form of the files, what follows from other numbers, and, where
-that folder is at hand, the papers' text.
-"""
+"""The papers' printed numbers: the form of the files and, where it is at hand, the papers' text."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -85,26 +81,6 @@ def test_every_key_column_name_and_note_of_a_file_is_known(paper: str) -> None:
             noted = [number for number in every if note.is_on(number)]
             assert noted, (name, note.text)
     assert all({*note.tables} <= document.tables.keys() for note in document.notes)
-
-
-@pytest.mark.parametrize("paper", ["clasp", "swift"])
-def test_overall_is_the_mean_of_the_tasks_but_where_a_note_says_so(paper: str) -> None:
-    """Within the rounding of both sides."""
-    same = ("table", "model", "method", "temperature", "column")
-    differ, noted, tasks = list[Row](), list[Row](), defaultdict[Any, list[float]](list)
-    for row in published(paper):
-        axis = "subtask" if "subtask" in row else "dataset"
-        of_its_kind = tasks[tuple(row.get(key) for key in same)]
-        if row.get(axis) != "overall":
-            of_its_kind.append(row["value"])
-        elif row["column"] != "tokens_per_s":  # behind its tasks
-            assert len(of_its_kind) == {"dataset": 3, "subtask": 6}[axis]
-            if abs(row["value"] - fmean(of_its_kind)) > 10 ** -row["digits"] + 1e-9:
-                differ.append(row)
-    for name, table in read_paper(paper).tables.items():
-        for note in (note for note in table.notes if "overall" in note.where.values()):
-            noted += of(paper, table=name, column=note.column, **note.where)
-    assert differ == noted
 
 
 def spelled(value: Any) -> Iterator[str]:

@@ -252,37 +252,6 @@ def test_nothing_is_drafted_behind_an_end(
     assert behind(frozenset()) > 0 == behind(ends)
 
 
-def test_reading_ahead_changes_no_drafted_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies that the draft contradicts, as a random model does, are dropped."""
-    lm = random_lm("llama", "fused")
-
-    def drafted() -> list[int]:
-        method = made(*INT8)
-        lm.prefill(LOOPS)
-        method.begin(state := State(lm, [*LOOPS, 3]))
-        method.propose(state, 0)
-        method._draft(state, 0, 0.5, 8)
-        return [token for token, _ in method._drafted]
-
-    ahead = drafted()
-    monkeypatch.setattr(auto.Auto, "_ahead", lambda *_: [])
-    alone = drafted()
-    assert min(len(ahead), len(alone)) > 2
-    assert all(a == b for a, b in zip(ahead, alone, strict=False))
-
-
-def test_a_draft_ends_where_copies_go_on_for_nothing() -> None:
-    """Behind the drafted token a long copy is as likely as a draft; behind another, nothing is."""
-    method, text = made(CHEAP, *INT8), [*range(20), 30, *range(9)]
-    method.begin(state := State(unread(len(text) - 1), text))
-    method.propose(state, 0)
-    on = dict[int, bool]()
-    for token in (9, 25):
-        method._drafted = [(token, 0)]
-        on[token] = method._drafts_on(0, 1.5, method._free_path())
-    assert on == {9: False, 25: True}
-
-
 def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     method = made(CHEAP, *INT8)
     method.begin(State(unread(2), [1, 2, 3]))
@@ -324,7 +293,6 @@ def test_rungs_in_8_bits_begin_at_their_prior_and_follow_their_drafts() -> None:
         ladder.agreement.update(0, False)
     assert ladder.chance(0) < 0.1 and ladder.chance(3) < before
     assert ladder.best(prices, 1.0, 8)[1] < BREAK_EVEN
-    assert ladder._hopes(idle=False)[0] == 0.0 < ladder._hopes(idle=True)[0]
 
 
 RISE = (1, 1.008, 1.03, 1.07, 1.11, 1.2)
