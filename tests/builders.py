@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 
 from skipbench.cli.commands import Status
 from skipbench.cli.experiments import cells_asked
@@ -121,6 +122,21 @@ def edit(path: Path, **values: Any) -> None:
 def tiny_copy(folder: Path) -> Path:
     """The embedded model's files in a folder, to be changed."""
     return Path(shutil.copytree(PACKAGE / "models" / "tiny", folder))
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def sharded(folder: Path) -> Path:
+    """A copy of the embedded model with its weights in two files with an index, as large ones."""
+    weights, place = load_file(tiny_copy(folder) / "model.safetensors"), dict[str, str]()
+    for n in (0, 1):
+        part = {name: weights[name] for name in sorted(weights)[n::2]}
+        place |= dict.fromkeys(part, f"model-{n}.safetensors")
+        save_file(part, folder / f"model-{n}.safetensors", {"format": "pt"})
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": place}))
+    (folder / "model.safetensors").unlink()
+    return folder
 
 
 class Letters:

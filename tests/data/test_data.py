@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from builders import tiny_copy
-from safetensors.torch import load_file, save_file
+from builders import sharded
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
@@ -41,14 +38,6 @@ def test_jsonl_gives_the_wanted_columns_in_file_order(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", *lines)
     assert read_file(path, {"text": str}) == [{"text": "one"}, {"text": "zwölf"}]
     assert read_file(path, {"n": int}) == [{"n": 1}, {"n": 2}]
-
-
-def test_parquet_gives_the_same_as_jsonl(tmp_path: Path) -> None:
-    rows = [{"text": "one", "turns": ["a", "b"]}, {"text": "two", "turns": ["c"]}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    lines = write(tmp_path / "a.jsonl", *map(json.dumps, rows))
-    wanted = {"turns": list, "text": str}
-    assert read_file(tmp_path / "a.parquet", wanted) == read_file(lines, wanted) == rows
 
 
 BAD = [  # between two good lines
@@ -114,37 +103,13 @@ def test_mini_rows_are_the_held_out_examples(family: str) -> None:
     assert rows == again != other
 
 
-@pytest.fixture
-def sharded(tmp_path: Path) -> Path:
-    """The embedded model in two weight files with an index, as large checkpoints come."""
-    folder = tiny_copy(tmp_path / "model")
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    names = sorted(weights)
-    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
-    for file, own in parts.items():
-        save_file({name: weights[name] for name in own}, folder / file, metadata={"format": "pt"})
-    index = {"weight_map": {name: file for file, own in parts.items() for name in own}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-def test_a_folder_is_checked(sharded: Path) -> None:
-    found = fetch(str(sharded), None, None)
-    assert found.commit is None and found.size_bytes == sum(
-        p.stat().st_size for p in sharded.glob("*.safetensors")
-    )
-    (sharded / "model-2.safetensors").unlink()
-    with pytest.raises(SkipbenchError, match=r"lacks 1 of 2 weight files, as model-2\.safetensors"):
-        fetch(str(sharded), None, None)
-
-
-def test_a_snapshot_of_the_hub(
-    sharded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_and_a_snapshot_of_the_hub_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}
-    commit = tmp_path / ("c" * 40)
-    sharded.rename(commit)
+    commit = sharded(tmp_path / ("c" * 40))
+    found, files = fetch(str(commit), None, None), commit.glob("*.safetensors")
+    assert found.commit is None and found.size_bytes == sum(p.stat().st_size for p in files)
 
     def download(repo_id: str, revision: str, allow_patterns: list[str]) -> str:
         asked.update(repo_id=repo_id, revision=revision, patterns=allow_patterns)
@@ -157,6 +122,9 @@ def test_a_snapshot_of_the_hub(
     shape = compose(["model=llama2-7b"]).model.architecture
     with pytest.raises(SkipbenchError, match="layers 32, not 12"):
         fetch("owner/name", "abc", shape)
+    (commit / "model-1.safetensors").unlink()
+    with pytest.raises(SkipbenchError, match=r"lacks 1 of 2 weight files, as model-1\.safetensors"):
+        fetch(str(commit), None, None)
 
 
 def test_data_says_what_is_there_and_what_is_not(

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from builders import Letters
-from conftest import make_method, nothing_lost, random_lm
+from conftest import make_method, random_lm
 
 from skipbench.bench.arm import ArmRunner
 from skipbench.bench.prompts import Prompt, encode
@@ -28,10 +28,7 @@ from skipbench.data.chat import VICUNA
 from skipbench.data.rows import Example, read_file
 from skipbench.data.source import fetch
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.row import run_cell
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.reading import run_folders
-from skipbench.runs.run import read_run
 from skipbench.runs.store import RunStore
 
 CASES = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text())
@@ -417,17 +414,3 @@ def test_both_arms_go_on_from_vanillas_answer_also_after_a_break(tmp_path: Path)
     assert [(t.prompt_hash, t.arms["broken"].tokens) for t in again] == [
         (t.prompt_hash, t.arms["whole"].tokens) for t in whole
     ]
-
-
-def test_a_run_of_two_turns(tmp_path: Path) -> None:
-    path = file(tmp_path, *TURNS)
-    small = [f"dataset.path={path}", "dataset.max_new_tokens=12", "limit=1", f"results={tmp_path}"]
-    config = compose(["dataset=specbench", "method=uniform", *small])
-    assert nothing_lost(run_cell(config))
-    (folder,) = run_folders(tmp_path)
-    turns = read_run(folder).turns
-    assert [turn.id for turn in turns] == ["specbench-81", "specbench-81/2"]
-    assert [turn.unit for turn in turns] == ["specbench-81"] * 2
-    assert turns[1].prompt_tokens > len(turns[0].arms["vanilla"].tokens)
-    origin = json.loads((folder / "provenance.json").read_text())
-    assert len(origin["rows_sha256"]) == len(origin["prompts_sha256"]) == 64

@@ -18,10 +18,8 @@ from conftest import (
     settings_of,
 )
 
-from skipbench.decode.loop import generate
 from skipbench.decode.method import Method
 from skipbench.draft_plan import DraftPlan
-from skipbench.skipset import fixed_set
 
 VARIANTS = {
     "default": (),
@@ -202,31 +200,10 @@ def test_sampling_of_many_outputs(name: str, variant: str, how: tuple[float, flo
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tree", [False, True])
-def test_sampling_of_guesses(tree: bool) -> None:
-    contract.check_sampling(random_lm("llama", "reference", vocab=7), contract.Guesser(7, tree))
-
-
 @pytest.mark.parametrize("engine", EVERY_ENGINE)
 @pytest.mark.parametrize("tree", [False, True])
 def test_greedy_of_guesses(tree: bool, engine: str) -> None:
     contract.check_greedy(random_lm("qwen3", engine), contract.Guesser(61, tree))
-
-
-def test_the_random_models_accept_some_and_not_all() -> None:
-    """Otherwise the contract would hold for any draft."""
-    from skipbench.decode.stopping import Fixed
-    from skipbench.methods.fixed import FixedSet
-
-    method = FixedSet("x", fixed_set("uniform", LAYERS, 0.3), Fixed(5))
-    rounds = [
-        r
-        for start in range(8)
-        for r in generate(random_lm("llama", "fused"), method, [start, 2, 3], 24).rounds
-    ]
-    accepted, steps = sum(r.accepted for r in rounds), sum(r.steps for r in rounds)
-    assert 0.02 < accepted / steps < 0.98
 
 
 LASTING = {"asd", "auto", "knapspec", "lookahead", "recycling", "swift"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import Letters, edit, tiny_copy
+from builders import INDEX, Letters, edit, sharded, tiny_copy
 from conftest import make_method, random_lm
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -18,18 +18,15 @@ from transformers import AutoTokenizer
 
 from skipbench.bench.load import load_model
 from skipbench.bench.prompts import encode, eos_ids
-from skipbench.config.catalog import quoted
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
 from skipbench.data.rows import Example
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
-from skipbench.experiments.row import run_cell
 from skipbench.lm.families import _rope_parameters, check_config
 from skipbench.models.checks import explained
 from skipbench.models.load import load
 from skipbench.models.outline import read_config
-from skipbench.report.values import MISSING
 
 TINY = PACKAGE / "models" / "tiny"
 TEXTS = ["Hello  world, it's  a day .", "  two spaces", "né 日本 🙂\n\tx", "a ? b ! c n't"]
@@ -40,25 +37,9 @@ def folder(tmp_path: Path) -> Path:
     return tiny_copy(tmp_path / "model")
 
 
-INDEX = "model.safetensors.index.json"
-
-
-def split(folder: Path) -> None:
-    """The weights in two files with an index."""
-    weights = load_file(folder / "model.safetensors")
-    names, place = sorted(weights), dict[str, str]()
-    for n in range(2):
-        part = {name: weights[name] for name in names[n::2]}
-        place |= dict.fromkeys(part, f"model-{n}.safetensors")
-        save_file(part, folder / f"model-{n}.safetensors", {"format": "pt"})
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": place}))
-    (folder / "model.safetensors").unlink()
-
-
-def test_weights_of_shards_are_read_and_lost_misshapen_or_torn_ones_refused(folder: Path) -> None:
-    path, name = folder / "model.safetensors", "model.layers.3.mlp.up_proj.weight"
-    whole, weights = path.read_bytes(), load_file(path)
-    split(folder)
+def test_weights_of_shards_are_read_and_lost_misshapen_or_torn_ones_refused(tmp_path: Path) -> None:
+    whole, folder = TINY / "model.safetensors", sharded(tmp_path / "model")
+    path, name, weights = folder / whole.name, "model.layers.3.mlp.up_proj.weight", load_file(whole)
     loaded = load(str(folder), engine="reference")[0].model.state_dict()
     assert all(torch.equal(loaded[key], weight.float()) for key, weight in weights.items())
     (folder / "model-1.safetensors").unlink()
@@ -70,7 +51,7 @@ def test_weights_of_shards_are_read_and_lost_misshapen_or_torn_ones_refused(fold
         save_file(there, path, metadata={"format": "pt"})
         with pytest.raises(SkipbenchError, match=r"layers\.3\.mlp\.up_proj"):
             load(str(folder))
-    path.write_bytes(whole[:100_000])
+    path.write_bytes(whole.read_bytes()[:100_000])
     with pytest.raises(SkipbenchError, match="cannot load the model"):
         load(str(folder))
 
@@ -275,24 +256,6 @@ def test_a_panic_of_the_tokenizers_library_is_one_line() -> None:
     with says as refused, explained(str(TINY)):
         BPE(vocab={"a": 0, "b": 1}, merges=[("a", "b")])
     assert type(refused.value.__cause__).__name__ == "PanicException"
-
-
-def test_outputs_of_one_eos(folder: Path, tmp_path: Path) -> None:
-    everything = list(range(json.loads((folder / "config.json").read_text())["vocab_size"]))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": everything}))
-    words = ["model=path", f"model.path={quoted(str(folder))}", "method=uniform", "limit=2"]
-    words += ["dataset=mini-stories", f"results={quoted(str(tmp_path / 'results'))}"]
-    metrics = run_cell(compose(words), print_table=False)
-    assert metrics is not None and metrics.lossless.identical == 2 and metrics.rounds == 0
-    assert metrics.speedup.paired is None and metrics.M is None
-
-    def refused(constant: str) -> None:
-        raise AssertionError(constant)
-
-    for path in (tmp_path / "results").rglob("*.json"):
-        json.loads(path.read_text(), parse_constant=refused)
-    (table,) = (tmp_path / "results").rglob("table.md")
-    assert f"| {MISSING}" in table.read_text()
 
 
 def test_a_gated_model_without_a_token_is_told_before_all_else(

@@ -9,7 +9,6 @@ import torch
 from builders import SMALL
 from conftest import random_model
 
-from skipbench.bench.load import load_model
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
@@ -69,25 +68,6 @@ def test_a_layer_is_calibrated_behind_the_pruned_ones() -> None:
     dense = reference.model.model.layers[-1].self_attn.q_proj.weight
     wanted = kept(dense, norms, Pattern(0.5))
     assert torch.equal(lm.model.model.layers[-1].self_attn.q_proj.weight != 0, wanted)
-
-
-def tiny(*overrides: str) -> tuple[LM, list[list[int]]]:
-    config = compose(["dataset=mini-stories", "model.calibration.rows=8", *overrides])
-    lm, tokenizer = load_model(config.model, config.engine, config.calibration_rows())
-    lm.allocate(400)
-    return lm, [tokenizer.encode(row.prompt) for row in config.dataset.rows(4)]
-
-
-def logits(lm: LM, texts: list[list[int]]) -> torch.Tensor:
-    with torch.inference_mode():
-        return torch.cat([lm.logits(ids, TokenRows.chain(0, len(ids))) for ids in texts])
-
-
-@pytest.mark.slow
-def test_engines_agree_on_a_sparsified_model() -> None:
-    fused, texts = tiny("model.sparsity=wanda-2:4")
-    reference, _ = tiny("model.sparsity=wanda-2:4", "engine=reference")
-    torch.testing.assert_close(logits(fused, texts), logits(reference, texts), rtol=1e-4, atol=1e-4)
 
 
 def settings(results: Path, *overrides: str) -> RunConfig:
