@@ -11,6 +11,7 @@ import pytest
 import torch
 from builders import INDEX, Letters, edit, sharded, tiny_copy
 from conftest import make_method, random_lm
+from described import made
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.models import BPE
@@ -24,6 +25,7 @@ from skipbench.data.rows import Example
 from skipbench.decode.loop import generate
 from skipbench.errors import SkipbenchError
 from skipbench.lm.families import _rope_parameters, check_config
+from skipbench.lm.model import LM
 from skipbench.models.checks import explained
 from skipbench.models.load import load
 from skipbench.models.outline import read_config
@@ -138,16 +140,15 @@ ROPES["llama3"] = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **TRAINED}
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_supported_rope_scalings_equal_hugging_face(folder: Path, rope: str) -> None:
+def test_supported_rope_scalings_equal_hugging_face(rope: str) -> None:
     scaled = {"rope_type": rope, "factor": 4.0, "rope_theta": 1e4} | ROPES[rope]
-    edit(folder / "config.json", rope_parameters=scaled)
-    tokens = list(range(100, 180))
+    model, tokens = made("llama", rope_parameters=scaled), [7 * i % 61 for i in range(80)]
+    check_config(model.config)
     for engine in ("reference", "fused"):
-        lm, _ = load(str(folder), engine=engine)
+        lm = LM(model, engine)
         lm.allocate(128)
-        check_config(lm.config)
         with torch.inference_mode():
-            wanted = lm.model(torch.tensor([tokens])).logits[0, -1:]
+            wanted = model(torch.tensor([tokens])).logits[0, -1:]
             torch.testing.assert_close(lm.prefill(tokens), wanted, rtol=1e-3, atol=1e-3)
 
 
