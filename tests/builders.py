@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.paths import PACKAGE
+from skipbench.errors import SkipbenchError
 from skipbench.experiments.plan import once
 from skipbench.launch.status import with_states
 from skipbench.runs.cell import Cell
@@ -112,6 +114,13 @@ def fake_tool(folder: Path, name: str, script: str, patch: pytest.MonkeyPatch) -
     path.chmod(0o755)
     patch.setenv("PATH", str(folder), prepend=os.pathsep)
     return path
+
+
+def message(call: Callable[[], object]) -> str:
+    """What is said where it is refused."""
+    with pytest.raises(SkipbenchError) as caught:
+        call()
+    return str(caught.value)
 
 
 def edit(path: Path, **values: Any) -> None:

@@ -45,6 +45,10 @@ SETTINGS = [
     ("method=lookahead method.guesses=0", "guesses"),
     ("method=prompt-lookup method.ngram=0", "ngram"),
     ("method=self-sd method.stop.target=2", "target"),
+    ("model=llama2-7b model.architecture.layrs=3", "layrs"),
+    ("model=llama2-7b model.quantization=int7", "none or int8 or fp4 or nf4"),
+    ("model=llama2-8b", "llama2-7b"),
+    ("model=planted model.redundant=much", "much"),
 ]
 
 

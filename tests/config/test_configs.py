@@ -16,7 +16,6 @@ from skipbench.config.compose import compose, to_run_config, use_config_dir
 from skipbench.config.explain import hydra_initialized
 from skipbench.config.nodes import SWAPPED
 from skipbench.draft_plan import DraftPlan
-from skipbench.errors import SkipbenchError
 from skipbench.lm.families import FAMILIES
 
 MODELS = [m for m in choices("model") if m != "path"]
@@ -124,18 +123,3 @@ def test_every_hub_model_is_described() -> None:
 def test_clasp_skips_the_papers_44_of_80_layers() -> None:
     config = compose(["model=llama3-70b", "method=clasp"])
     assert config.method.factory()(layers=80).skipped == 44
-
-
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["model=llama2-7b", "model.architecture.layrs=3"], "layrs"),
-        (["model=llama2-7b", "model.quantization=int7"], "none or int8 or fp4 or nf4"),
-        (["model=llama2-8b"], "llama2-7b"),
-        (["model=tiny", "model.architecture.layers=3"], "."),
-        (["model=planted", "model.redundant=much"], "much"),
-    ],
-)
-def test_what_does_not_compose(overrides: list[str], says: str) -> None:
-    with pytest.raises(SkipbenchError, match=says):
-        compose(overrides)

@@ -1,13 +1,12 @@
 """Rows: reading files, choosing and fingerprinting rows, and the datasets that make them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
-from builders import sharded
+from builders import message, sharded
 
 from skipbench.cli.main import dispatch
 from skipbench.config.compose import compose
@@ -21,12 +20,6 @@ from skipbench.models.outline import fetch
 def write(path: Path, *lines: str | bytes) -> Path:
     path.write_bytes(b"".join((x if isinstance(x, bytes) else x.encode()) + b"\n" for x in lines))
     return path
-
-
-def message(call: Callable[[], object]) -> str:
-    with pytest.raises(SkipbenchError) as caught:
-        call()
-    return str(caught.value)
 
 
 def make_rows(count: int) -> list[Example]:

@@ -16,7 +16,7 @@ import datasets
 import numpy as np
 import pytest
 import yaml
-from builders import Letters
+from builders import Letters, message
 from conftest import make_method, random_lm
 
 from skipbench.bench.arm import ArmRunner
@@ -27,7 +27,6 @@ from skipbench.config.dataset import DatasetConfig
 from skipbench.data.chat import VICUNA
 from skipbench.data.rows import Example, read_file
 from skipbench.data.source import fetch
-from skipbench.errors import SkipbenchError
 from skipbench.runs.provenance import Provenance
 from skipbench.runs.store import RunStore
 
@@ -51,12 +50,6 @@ def file(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
 
 def render(name: str, path: Path, *overrides: str, limit: int | None = None) -> list[Example]:
     return composed(name, f"path={path}", *overrides).rows(limit)
-
-
-def message(call: Any) -> str:
-    with pytest.raises(SkipbenchError) as caught:
-        call()
-    return str(caught.value)
 
 
 def test_truncation_and_chat_of_the_papers() -> None:
