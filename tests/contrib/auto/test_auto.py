@@ -4,7 +4,9 @@ choose.
 
 import itertools
 import random
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +14,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import LAYERS, NEEDED, make_method, random_lm, random_model
+from test_rows import LOAD, SMALL
 
 import skipbench
+from skipbench.bench.arm import ArmRunner
 from skipbench.cli.answers import speed_text
 from skipbench.config.architecture import Shape
+from skipbench.config.compose import compose
 from skipbench.contrib.auto import auto
 from skipbench.contrib.auto.chances import Calibration
 from skipbench.contrib.auto.ladder import AGREEMENT, BREAK_EVEN, PlanLadder
@@ -29,12 +34,14 @@ from skipbench.decode.sampling import choices
 from skipbench.decode.sources import Successors, TextIndex
 from skipbench.decode.tree import Child, Growth, min_slopes
 from skipbench.draft_plan import DraftPlan
+from skipbench.experiments.row import run_rows
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows
 from skipbench.methods.vanilla import Vanilla
-from skipbench.metrics.host import Host
+from skipbench.metrics.host import Host, Timed
 from skipbench.metrics.prices import DRAFT_ROWS, ROWS, Curve, Latencies, Prices
 from skipbench.models.random_weights import planted_model
+from skipbench.runs.cell import Cell
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
@@ -315,3 +322,39 @@ def test_the_host_makes_trees_smaller_where_it_takes_as_long_as_a_pass() -> None
             steps = stream(lm, MethodCopies(method), loaded.tokenizer(TEXT)["input_ids"], 64)
             rows.append(sum(step.rows for step in [*steps][1:]))
         assert (rows[0] < 0.5 * rows[1]) == fewer
+
+
+def test_each_arm_has_prices_of_its_own_and_is_prepared_before_its_first_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All read the latency file; the host's part is that of an arm's own rounds. And of the copies
+    of weights, which the shared model keeps, an arm counts those that its own drafts read.
+    """
+    seen, prepared = list[Prices](), list[str]()
+    observe, prepare = Prices.observe, ArmRunner.prepare
+
+    def observed(self: Prices, name: str, rounds: Sequence[Timed]) -> bool:
+        seen.extend([self] * (name == "auto"))
+        return observe(self, name, rounds)
+
+    def named(self: ArmRunner) -> None:
+        prepared.append(self.name)
+        assert not self.turns
+        prepare(self)
+
+    monkeypatch.setattr(Prices, "observe", observed)
+    monkeypatch.setattr(ArmRunner, "prepare", named)
+    words = [*SMALL, "limit=2", f"results={tmp_path}"]
+    arms = [["method=auto", f"method.explore={share}"] for share in (0, 0.01)]
+    arms += [["method=int8"], ["method=uniform"]]
+    cells = [Cell(compose([*words, *arm])) for arm in arms]
+    run_rows(cells, LOAD)
+    low, other = (cell.run.measured.variant_bytes for cell in cells[2:] if cell.run)
+    assert low and other is None
+    assert sorted(prepared) == sorted(cell.folder.name for cell in cells)
+    first, second = {id(prices): prices for prices in seen}.values()
+    assert first.host != second.host and first.curves == second.curves and first.curves
+    for cell in cells[:2]:
+        assert cell.run is not None
+        took = [arm.trace.get("setup_s") for arm in cell.run.arms]
+        assert took[0] and took[0][0] > 0 and took[1] is None
