@@ -18,6 +18,7 @@ from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.paths import PACKAGE
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import once
 from skipbench.launch.status import with_states
 from skipbench.runs.cell import Cell
@@ -26,6 +27,8 @@ from skipbench.runs.provenance import Provenance, config_hash
 from skipbench.runs.record import VANILLA, Arm, Divergence, Round, Seconds, Texts, Turn
 from skipbench.runs.store import RunStore, append_turn
 
+LOAD = LastLoaded()
+"""The embedded model for cells of many tests."""
 SMALL = ["limit=1", "dataset.max_new_tokens=8", "engine.warmup=0"]
 """Settings of a cell of a second."""
 CONFIG: dict[str, Any] = {

@@ -12,7 +12,6 @@ import torch
 from conftest import Command
 
 from skipbench.bench import memory
-from skipbench.bench.load import load_model, preflight
 from skipbench.bench.memory import GIB
 from skipbench.config.compose import compose
 from skipbench.config.paths import PACKAGE
@@ -20,8 +19,7 @@ from skipbench.errors import SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.models.load import load
-from skipbench.models.outline import context_of, sized
-from skipbench.runs.cell import Cell
+from skipbench.models.outline import sized
 from skipbench.runs.run import read_run
 
 TINY = PACKAGE / "models" / "tiny"
@@ -138,11 +136,3 @@ def test_a_dry_run_tells_what_the_run_does(tmp_path: Path, skipbench: Command) -
     assert (
         "loading tiny" in log and why in log and "prompts: 2/2" in log and log.endswith(" done\n")
     )
-
-
-def test_prompts_are_those_of_the_run(tmp_path: Path) -> None:
-    cell = Cell(compose([*SMALL, f"results={tmp_path}"]))
-    prompts, model = preflight(cell), cell.config.model
-    lm, tokenizer = load_model(model, cell.config.engine)
-    assert prompts is not None and context_of(model) == lm.max_positions
-    assert [p.ids for p in prompts] == [tokenizer.encode(one.prompt) for one in cell.examples]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import SMALL
+from builders import LOAD, SMALL
 from conftest import PAPERS
 from msgspec.structs import replace
 
@@ -131,7 +131,7 @@ def test_samples_of_groups_are_runs_of_their_own(tmp_path: Path) -> None:
     names = ("question_id", "category", "turns")
     path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
     words = [*SMALL, "model=tiny", "dataset=specbench", f"dataset.path={path}", "method=uniform"]
-    run_rows([cell := Cell(compose([*words, f"results={tmp_path}"]))])
+    run_rows([cell := Cell(compose([*words, f"results={tmp_path}"]))], LOAD)
     run = replace(run_entry(cell), keys={"method": "uniform"})
     turns = run.turns
     group = next(iter(turns[0].groups))

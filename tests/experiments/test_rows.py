@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import interrupt
+from builders import LOAD, interrupt
 from conftest import rest_slow
 
 from skipbench.bench.arm import ArmRunner
@@ -22,7 +22,6 @@ from skipbench.runs.state import read_status
 from skipbench.runs.store import read_turns, row_turns
 
 METHODS = ("uniform", "swift", "prompt-lookup")
-LOAD = LastLoaded()  # one model for all tests
 SMALL = ["dataset.max_new_tokens=12", "dataset.scorer=none", "engine.warmup=0"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import SMALL, edit, interrupt, tiny_copy
+from builders import LOAD, SMALL, edit, interrupt, tiny_copy
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
@@ -20,8 +20,9 @@ from skipbench.config.model import Model
 from skipbench.config.run_config import MethodConfig, RunConfig
 from skipbench.errors import NotHereError, SkipbenchError
 from skipbench.experiments.resolve import resolve_cell
-from skipbench.experiments.row import run_cell
+from skipbench.experiments.row import run_cell, run_rows
 from skipbench.runs import fingerprint
+from skipbench.runs.cell import Cell
 from skipbench.runs.run import Run, read_run
 from skipbench.runs.source import method_sha256
 
@@ -188,16 +189,23 @@ def test_a_stored_set_belongs_to_the_weights_it_was_searched_for(
         stored(*own(checkpoint), "model.sparsity=wanda-0.5")
 
 
+def run(config: RunConfig) -> None:
+    """`run_cell` on a model that is loaded once."""
+    run_rows([cell := Cell(config)], LOAD)
+    if cell.error is not None:
+        raise cell.error
+
+
 def test_a_kept_turn_of_another_prompt_is_refused(tmp_path: Path) -> None:
     config = compose([*SMALL, "limit=2", f"results={tmp_path}", "method=uniform"])
-    run_cell(config)
+    run(config)
     folder, _ = record(config)
     interrupt(folder, 1)
     turns = folder.parent / "turns.jsonl"
     edit(turns, prompt_hash="0" * 16)
     turns.write_text(turns.read_text() + "\n")
     with pytest.raises(SkipbenchError, match=r"turn 0 .* is of another prompt"):
-        run_cell(config)
+        run(config)
 
 
 ELSEWHERE = {"device": "NVIDIA H100", "threads": 96, "host": "node7", "versions": {"torch": "2.1"}}
@@ -206,25 +214,25 @@ ELSEWHERE = {"device": "NVIDIA H100", "threads": 96, "host": "node7", "versions"
 def test_a_run_goes_on_under_the_same_conditions_alone(tmp_path: Path) -> None:
     """And processes that go on are written down."""
     config = compose([*SMALL, "limit=3", "method=uniform", f"results={tmp_path}"])
-    run_cell(config)
-    folder, run = record(config)
-    path, here = folder / "provenance.json", run.provenance.versions
+    run(config)
+    folder, found = record(config)
+    path, here = folder / "provenance.json", found.provenance.versions
     interrupt(folder, 2)
     original = path.read_text()
     edit(path, **ELSEWHERE)
     before = {p.name: p.read_bytes() for p in folder.glob("*.json*")}
     with pytest.raises(SkipbenchError, match="fresh=true") as told:
-        run_cell(config)
+        run(config)
     changed = "device NVIDIA H100 -> cpu", "threads 96 -> 1", f"torch 2.1 -> {here['torch']}"
     assert all(one in str(told.value) for one in changed)
     assert {p.name: p.read_bytes() for p in folder.glob("*.json*")} == before
     path.write_text(original)
     edit(path, host="node7", cores=3)
-    run_cell(config)
+    run(config)
     (one,) = record(config)[1].provenance.resumed
     assert one["after_turns"] == 2 and one["host"] != "node7" and "device" not in one
     interrupt(folder, 0)  # nothing is left of the first processes
     edit(path, **ELSEWHERE)
-    run_cell(config)
+    run(config)
     assert record(config)[1].provenance.device == "cpu"
     assert not record(config)[1].provenance.resumed
