@@ -58,7 +58,6 @@ def told(*words: str) -> str:
         (["dataset.max_new_tokens=0"], "dataset.max_new_tokens=0; wanted 1 or more"),
         (["dataset.context=200", "dataset.max_new_tokens=195"], "with max_new_tokens=195 at most"),
         (["dataset.chat=template"], "has no chat template"),
-        (["dataset.scorer=best"], "unknown scorer='best'; known: "),
         (["dataset.scorer=gsm8k"], "answer"),
         (["method=fixed", 'method.skip="attn:99"'], "a model of 12 layers has 0 to 23"),
     ],

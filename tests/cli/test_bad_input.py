@@ -23,7 +23,6 @@ SETTINGS = [
     ("dataset.truncate=right", "refuse or left"),
     ("decoding.top_p=1.5", "decoding.top_p=1.5; wanted above 0 to 1"),
     ("method.ratio=0.01", "ratio=0.01"),
-    ('method=fixed method.skip="attn:12"', "12 layers has 0 to 23"),
     ("method=fixed method.skip=everything", "attn:1,3-5;mlp:2,4"),
     ("method.stop.max_steps=0", "max_steps=0; wanted 1 or more"),
     ("method.tree=[3,2]", "4 positive numbers"),

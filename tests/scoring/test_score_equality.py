@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ALONE, NEEDED
 
 from skipbench.config.compose import compose
 from skipbench.experiments.row import run_cell
@@ -17,12 +16,8 @@ from skipbench.runs.run import read_run
 from skipbench.scoring.scorers import score
 
 # The answers fit; stories are begun, far enough to name somebody.
-CELLS = [(method, "mini-math") for method in ALONE]
-CELLS += [
-    (method, dataset)
-    for method in ("vanilla", "self-sd", "prompt-lookup")
-    for dataset in ("mini-summary", "mini-stories")
-]
+METHODS = ("vanilla", "self-sd", "prompt-lookup")
+DATASETS = ("mini-math", "mini-summary", "mini-stories")
 
 
 @functools.cache
@@ -30,13 +25,12 @@ def tokenizer() -> Any:
     return load(compose([]).model.path, engine="fused")[1]
 
 
-@pytest.mark.parametrize(("method", "dataset"), CELLS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.slow
 def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
     small = ["limit=2", "dataset.max_new_tokens=64", "engine.warmup=0", f"results={tmp_path}"]
-    # no set of theirs ships with the model
-    needed = NEEDED[method] if method in ("fixed", "self-sd-c") else []
-    config = compose([f"method={method}", f"dataset={dataset}", *needed, *small])
+    config = compose([f"method={method}", f"dataset={dataset}", *small])
     assert run_cell(config, print_table=False)
     (folder,) = run_folders(tmp_path)
     run = read_run(folder)
