@@ -107,6 +107,13 @@ def random_lm(family: str, engine: str, vocab: int = 61) -> LM:
     return lm
 
 
+def shallow(family: str, layers: int = 2) -> Any:
+    """The random model's first layers."""
+    model = random_model(family)
+    model.model.layers, model.config.num_hidden_layers = model.model.layers[:layers], layers
+    return model
+
+
 NEEDED = {  # what a run provides, or what lets a method act within a few tokens
     "fixed": ['method.skip="attn:1,2;mlp:2"'],
     "self-sd": ['method.skip="attn:1,2;mlp:2"'],

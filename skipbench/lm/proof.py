@@ -106,11 +106,9 @@ def compare_rows(lm: Any, rows: int = 400, contexts: Sequence[int] = CONTEXTS) -
             parent = tuple(draw.randrange(-1, n) if n else -1 for n in range(count))
             together = TokenRows.tree(context, parent) if tree else TokenRows.chain(context, count)
             found = lm.logits(tokens, together.verified()).clone()
-            for row, path in enumerate(together.paths()):
-                for at, node in enumerate(path, context):
-                    if not tree and node != row:
-                        continue  # of a chain it is in the cache
-                    alone = lm.logits([tokens[node]], TokenRows.chain(at, 1).verified())[0]
+            for path in sorted(together.paths()):  # each behind those that the cache holds by then
+                row, at = path[-1], context + len(path) - 1
+                alone = lm.logits([tokens[row]], TokenRows.chain(at, 1).verified())[0]
                 compared += 1
                 if not torch.equal(found[row], alone):
                     differing += 1

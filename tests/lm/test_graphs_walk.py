@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import here, random_model, rest_slow
+from conftest import here, rest_slow, shallow
 from fake_cuda import cpu_behind_cuda, moved, one_device
 from torch import Tensor
 
@@ -403,7 +403,7 @@ def walker(tier: Tier) -> Iterator[Walk]:
         patch.setattr(buffers, "FIRST", 32)
         with contextlib.suppress(ImportError):  # its own test takes minutes: test_int8_triton.py
             patch.setattr("skipbench.contrib.lowbit.copy.int8_fault", lambda like: None)
-        model, capture = random_model(tier.family), Full if tier.full else EagerCapture
+        model, capture = shallow(tier.family), Full if tier.full else EagerCapture
         faults: Callable[[], list[str]] = list
         if tier.tape:
             journal = stack.enter_context(cpu_behind_cuda())
@@ -411,7 +411,7 @@ def walker(tier: Tier) -> Iterator[Walk]:
             faults = partial(journal.lines, "order", "graph", "capture")
         graphs = LM(model, partial(CudaGraphsEngine, capture=capture))
         anew = partial(Anew, capture=EagerCapture)
-        other = LM(random_model(tier.family), anew if tier.exact else "fused")
+        other = LM(shallow(tier.family), anew if tier.exact else "fused")
         made = Walk((graphs, other), 0.0 if tier.exact else NEAR, faults)
         if tier.tape:  # Triton's interpreter would multiply in 8 bits
             made.plans = [plan for plan in made.plans if plan is None or not plan.variant]
