@@ -16,6 +16,7 @@ from conftest import (
     random_model,
     rest_slow,
     settings_of,
+    shallow,
 )
 from contract import PROMPT, plain_greedy
 from fake_cuda import Journal, PhaseClock, cpu_behind_cuda, lm_on, one_device, two_devices
@@ -125,11 +126,11 @@ def test_the_next_round_is_launched_before_the_host_reads(
 ) -> None:
     """Also with EOS in the text, and where another request takes the cache in between."""
     method, prompts = make_method("vanilla"), [PROMPT, PROMPT[2:]]
-    wanted = [plain_greedy(random_model("llama"), p, LENGTH) for p in prompts]
+    wanted = [plain_greedy(shallow("llama"), p, LENGTH) for p in prompts]
     eos = wanted[0][LENGTH - 3]
     cut = wanted[0].index(eos) + 1
     with cpu_behind_cuda() as journal:
-        lm, waits = lm_on(one_device, engine, random_model("llama")), list[int]()
+        lm, waits = lm_on(one_device, engine, shallow("llama")), list[int]()
         launch = lm.score
 
         def counted(*arguments: Any, **more: Any) -> Any:

@@ -14,6 +14,7 @@ from test_graphs import PROMPT, captured, graphs, text
 from test_graphs import short_buckets as short_buckets  # a fixture
 
 from skipbench.decode.loop import generate
+from skipbench.decode.method import Method
 from skipbench.errors import NotStrictError
 from skipbench.lm.cuda_graphs import device
 from skipbench.lm.cuda_graphs.capture import EagerCapture, out_of_memory
@@ -63,17 +64,17 @@ class Short(EagerCapture):
 @pytest.fixture
 def short() -> tuple[LM, Any, Short, set[device.Key], list[int]]:
     """A model, its graphs, what captures them, the keys of a text, and its tokens."""
-    lm = graphs()
+    lm = graphs(layers=2)
     (part,) = lm.engine.graphs.values()
     part.capture = Short(part.capture.device)
     part.forget()
-    tokens = text(lm, make_method("uniform"), 40)
-    assert tokens == vanillas(PROMPT)
+    tokens = text(lm, uniform(), 40)
+    assert tokens == contract.plain_greedy(lm.model, PROMPT, 40)
     return lm, part, part.capture, set(part.table), tokens
 
 
-def vanillas(prompt: list[int]) -> list[int]:
-    return generate(random_lm("llama", "fused"), make_method("vanilla"), prompt, 40).tokens
+def uniform() -> Method:
+    return make_method("uniform", layers=2)
 
 
 def forget(part: Any, at: int, lasts: bool) -> None:
@@ -88,7 +89,7 @@ def test_memory_that_ends_at_any_capture_ends_for_one_text(
     short: Any, step: int, lasts: bool
 ) -> None:
     lm, part, capture, keys, wanted = short
-    method = make_method("uniform")
+    method = uniform()
     for at in range(1, capture.count + 1, step):
         forget(part, at, lasts)
         assert text(lm, method, 40) == wanted, at
@@ -102,7 +103,8 @@ def test_other_keys_go_before_the_engine_gives_up(short: Any) -> None:
     lm, part, capture, keys, _ = short
     capture.at = capture.count + 3
     prompt = PROMPT * 4
-    assert generate(lm, make_method("uniform"), prompt, 40).tokens == vanillas(prompt)
+    wanted = contract.plain_greedy(lm.model, prompt, 40)
+    assert generate(lm, uniform(), prompt, 40).tokens == wanted
     assert not part.lacked and capture.count > capture.at
     assert 0 < len(keys & set(part.table)) < len(keys)
 
@@ -112,7 +114,7 @@ def test_strict_ends_a_text_that_memory_does_not_suffice_for_and_no_other(
     short: Any, at: int
 ) -> None:
     lm, part, capture, keys, wanted = short
-    method = make_method("uniform")
+    method = uniform()
     lm.engine.strict = part.strict = True
     forget(part, at, True)
     for _ in range(2):
@@ -127,11 +129,11 @@ def test_strict_ends_a_text_that_memory_does_not_suffice_for_and_no_other(
 def test_growth_tries_again(short: Any) -> None:
     lm, part, capture, keys, _ = short
     forget(part, 1, True)
-    text(lm, make_method("uniform"), 8)
+    text(lm, uniform(), 8)
     assert not part.table
     lm.allocate(400)  # no memory for the engine's own test, either
     capture.lasts = False
-    text(lm, make_method("uniform"), 40)
+    text(lm, uniform(), 40)
     assert lm.engine.name == "cuda_graphs" and set(part.table) == keys
 
 
@@ -155,11 +157,11 @@ def test_a_driver_without_memory_for_a_graph_leaves_the_fused_engine(text: str) 
 
 
 def test_graphs_of_the_rows_that_were_met_are_captured_ahead() -> None:
-    lm, method = graphs(capacity=100), make_method("uniform", "method.stop.threshold=0")
-    lm.engine.capture_ahead(0, 100)  # nothing was met
+    lm, method = graphs(capacity=64), make_method("uniform", "method.stop.threshold=0")
+    lm.engine.capture_ahead(0, 64)  # nothing was met
     assert generate(lm, method, PROMPT, 12).rounds
     before = lm.engine.captured()
-    lm.engine.capture_ahead(0, 100)
+    lm.engine.capture_ahead(0, 64)
     ahead = lm.engine.captured()
     assert ahead.graphs > before.graphs and ahead.seconds > before.seconds
     tokens = generate(lm, method, PROMPT, 40).tokens  # passes three more buckets

@@ -165,9 +165,10 @@ OPERATORS = ("linear", "linear_add", "gated", "qkv_rotated", "rms_norm")
 
 
 def rows_that_differ(run: Callable[[slice], Tensor], counts: Sequence[int]) -> int:
-    """Rows of passes of `counts` rows with other bits than alone."""
-    alone = torch.cat([run(slice(i, i + 1)) for i in range(max(counts))])
-    return sum(not torch.equal(*p) for n in counts for p in zip(run(slice(n)), alone, strict=False))
+    """Rows near the ends of tiles in passes of `counts` rows with other bits than alone."""
+    alone = {i: run(slice(i, i + 1))[0] for i in (0, 1, 8, 15, 16, 17)}
+    passes = [run(slice(n)) for n in counts]
+    return sum(not torch.equal(x[i], own) for x in passes for i, own in alone.items() if i < len(x))
 
 
 @pytest.mark.parametrize("dtype", rest_slow(TOLERANCES, {torch.bfloat16}.__contains__))

@@ -12,7 +12,7 @@ from typing import Any
 import contract
 import pytest
 import torch
-from conftest import here, make_method, random_model, rest_slow
+from conftest import here, make_method, random_model, rest_slow, shallow
 from fake_cuda import cpu_behind_cuda, lm_on, one_device
 
 from skipbench.bench.load import load_model
@@ -63,9 +63,9 @@ def padded(monkeypatch: pytest.MonkeyPatch, family: str = "llama") -> LM:
     return lm
 
 
-def graphs(family: str = "llama", dtype: torch.dtype = BF16) -> LM:
+def graphs(family: str = "llama", dtype: torch.dtype = BF16, layers: int = 4) -> LM:
     engine = partial(CudaGraphsEngine, capture=EagerCapture)
-    lm = LM(random_model(family).to(dtype), engine, strict=True)
+    lm = LM(shallow(family, layers).to(dtype), engine, strict=True)
     lm.allocate(300)
     return lm
 
@@ -220,5 +220,5 @@ def test_a_kernel_that_depends_on_other_rows_is_refused(
     monkeypatch.setattr(of, name, planted(getattr(of, name)))
     with pytest.raises(NotStrictError, match=r"engine.strict=true cannot be kept on cpu"):
         if of is on_cpu:
-            graphs()
+            graphs(layers=1)
         padded(monkeypatch)
