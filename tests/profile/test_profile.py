@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import here, nothing_lost, random_lm
+from conftest import here, nothing_lost, random_lm, shallow
 
 import skipbench
-from skipbench.bench.load import load_model
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import known_hardware
 from skipbench.config.compose import compose
@@ -20,12 +19,12 @@ from skipbench.config.hardware import Hardware
 from skipbench.draft_plan import DraftPlan
 from skipbench.experiments.row import run_cell
 from skipbench.language_model import LanguageModel
+from skipbench.lm.model import LM
 from skipbench.metrics.host import Host
 from skipbench.metrics.prices import FORMAT, Curve, Latencies, Point, Prices, Roofline
 from skipbench.profile import latency, rows
 from skipbench.profile.latency import (
     fit,
-    latency_path,
     measured,
     part_bytes,
     part_times,
@@ -166,11 +165,8 @@ def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
-    config = compose([f"results={tmp_path}"])
-    lm, _ = load_model(config.model, config.engine)
+    lm, path = LM(shallow("llama")), tmp_path / "latency.json"
     lm.allocate(64)
-    path = latency_path(config, CPU)
-    path.parent.mkdir()
     model = {"attention_s": 1.0, "attention_s_per_token": 0.0, "mlp_s": 2.0, "head_s": 3.0}
     model["layers"] = 12
 
@@ -184,9 +180,9 @@ def test_a_run_measures_what_no_profile_reaches(tmp_path: Path) -> None:
     points = msgspec.to_builtins(attention_points({1: 1.0, 32: 1.0}))
     path.write_text(json.dumps({"format": FORMAT, "model": model, "points": points}))
     assert measured(lm, path).model == msgspec.convert(model, Latencies)
-    lm.allocate(200)
+    lm.allocate(120)
     assert mlp_s() < 1.0
-    assert max(p["context"] for p in json.loads(path.read_text())["points"]) == 199
+    assert max(p["context"] for p in json.loads(path.read_text())["points"]) == 119
 
 
 STORY = "Once upon a time there was a dog. Once upon a time there was"

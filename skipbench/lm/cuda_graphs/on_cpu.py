@@ -42,7 +42,9 @@ def attend_splits(
     (_, context_len, _), d = bounds.tolist(), query.shape[2]
     split, outs = split_size(query.dtype, d), []
     base = context_len // split * split
-    for rows, behind, path in zip(*(x.split(TILE) for x in (query, depth, paths)), strict=True):
+    for rows, behind, path in zip(
+        *(torch.split(x, TILE) for x in (query, depth, paths)), strict=True
+    ):
         position = context_len + behind[:, None]
         at = torch.arange(-(-min(int(position.max()) + 1, size) // split) * split)
         committed = at[:base].expand(len(rows), -1)
@@ -51,7 +53,7 @@ def attend_splits(
         seen = cache[torch.where(sees, line, 0).long()]
         seen = seen.masked_fill(~sees[..., None, None], 0.0)  # where nothing may be written
         grouped = rows.view(len(rows), cache.shape[1] // 2, -1, d)
-        parts = (x.reshape(-1, split, *x.shape[2:]) for x in (seen, sees))
+        parts = seen.view(-1, split, *seen.shape[2:]), sees.view(-1, split)
         softmaxes = _softmaxes(grouped.repeat_interleave(len(at) // split, 0), *parts, scale)
         of_rows = (x.view(len(rows), -1, *x.shape[1:]).transpose(0, 1) for x in softmaxes)
         outs.append(_joined(*of_rows).to(query.dtype).flatten(1))
