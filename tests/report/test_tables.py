@@ -23,20 +23,8 @@ from skipbench.cli.main import main
 from skipbench.errors import SkipbenchError
 from skipbench.report.compared import ranked
 from skipbench.report.published import papers, read_paper
-from skipbench.report.tables.features import (
-    LOST,
-    NOT_HERE,
-    NOT_PRINTED,
-    feature_table,
-)
-from skipbench.report.tables.formats import (
-    WRITERS,
-    escape,
-    html,
-    markdown,
-    tabular,
-    write,
-)
+from skipbench.report.tables.features import LOST, NOT_HERE, NOT_PRINTED, feature_table
+from skipbench.report.tables.formats import WRITERS, escape, html, markdown, tabular, write
 from skipbench.report.tables.model import Table
 from skipbench.report.tables.paper import paper_table
 from skipbench.report.tables.runs import row_table

@@ -44,11 +44,7 @@ ARGV += [f"hydra.searchpath=['file://{FOLDERS[0]}','file://{FOLDERS[1]}']"]
 Edit = Callable[[Path], None]
 
 
-def make_row(
-    results: Path,
-    stored: Sequence[dict[str, Any]],
-    turns: Sequence[Turn],
-) -> list[Run]:
+def make_row(results: Path, stored: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> list[Run]:
     """Done runs of packed turns."""
     names, stores = {VANILLA: VANILLA}, list[RunStore]()
     for one in stored:

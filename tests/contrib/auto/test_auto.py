@@ -269,9 +269,7 @@ def test_no_draft_is_longer_than_nearly_the_best_chain() -> None:
     assert longest == [near[0], 2, 0] and near[0] < rates.index(max(rates)) + 1
 
 
-def test_no_second_copy_of_weights_where_8_bits_cannot_pay(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_second_copy_of_weights_where_8_bits_cannot_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = LM(random_model("llama"), "fused")
     lm.allocate(64)
     lm.prefill([3, 1, 4])

@@ -69,8 +69,7 @@ def test_what_cannot_be_read_is_said(text: str, why: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("right", "fail_on", "status"),
-    [(0, "", 1), (1, "", 0), (1, "unchecked", 1)],
+    ("right", "fail_on", "status"), [(0, "", 1), (1, "", 0), (1, "unchecked", 1)]
 )
 def test_the_exit_status(
     right: int, fail_on: str, status: int, skipbench: Command, tmp_path: Path

@@ -69,10 +69,7 @@ def told(records: Sequence[Answer], arm: str) -> list[DraftCounts]:
 
 def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "skipbench", "serve", "model=tiny", "port=PORT"]
-    with (
-        running(*words, "method=vanilla") as a,
-        running(*words, "method=prompt-lookup") as b,
-    ):
+    with running(*words, "method=vanilla") as a, running(*words, "method=prompt-lookup") as b:
         records, table = bench(tmp_path, a, f"{b}/v1", *STORIES)
     assert checked(records, table, 4, 24)
     counts = told(records, "B")
