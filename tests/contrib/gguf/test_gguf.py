@@ -15,7 +15,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from conftest import random_model
+from conftest import random_model, shallow
 from gguf.constants import GGMLQuantizationType as Kind
 from gguf.gguf_writer import GGUFValue, GGUFValueType
 from malformed import Reader, faults
@@ -200,8 +200,8 @@ def test_a_file_is_converted_once(
 
 
 def test_a_cut_file_is_refused_wherever_it_ends(tmp_path: Path, cache: Path) -> None:
-    whole = written(tmp_path / "m.gguf", random_model("llama")).read_bytes()
-    short = [whole[:end] for end in (0, 3, 20, 300, len(whole) // 2, len(whole) - 64)]
+    whole = written(tmp_path / "m.gguf", shallow("llama", 1)).read_bytes()
+    short = [whole[:end] for end in (0, 3, 300, len(whole) // 2, len(whole) - 64)]
     for contents in (*short, b"PK\x03\x04" + bytes(100)):
         (tmp_path / "cut.gguf").write_bytes(contents)
         with pytest.raises(SkipbenchError, match=r"cut\.gguf") as refused:
@@ -225,7 +225,7 @@ def test_a_cut_file_is_refused_wherever_it_ends(tmp_path: Path, cache: Path) -> 
 def test_what_would_be_read_otherwise_is_refused(
     changed: dict[str, Any], says: str, tmp_path: Path, cache: Path
 ) -> None:
-    path = written(tmp_path / "m.gguf", random_model("llama"), **changed)
+    path = written(tmp_path / "m.gguf", shallow("llama", 1), **changed)
     with pytest.raises(SkipbenchError, match=says) as refused:
         read_config(str(path), None)
     assert "\n" not in str(refused.value) and str(path) in str(refused.value)
@@ -238,7 +238,7 @@ def test_a_text_begins_as_llama_cpp_begins_it(tmp_path: Path) -> None:
         ("qwen2", {}, False), ("qwen2", {"tokenizer__ggml__add_bos_token": True}, True),
     ):  # fmt: skip
         changed = {"tokenizer__ggml__pre": pre, "tokenizer__ggml__bos_token_id": 1, **flag}
-        made = read_tokenizer(str(written(tmp_path / "m.gguf", random_model("llama"), **changed)))
+        made = read_tokenizer(str(written(tmp_path / "m.gguf", shallow("llama", 1), **changed)))
         assert made.encode("ab") == [*[1] * begins, *made.encode("ab", add_special_tokens=False)]
 
 
@@ -250,14 +250,14 @@ def test_a_text_ends_where_llama_cpp_ends_it(tmp_path: Path) -> None:
         "tokenizer__ggml__tokens": words, "tokenizer__ggml__merges": ["a b"],
         "tokenizer__ggml__token_type": [3, *[1] * 57, 3, 4, 1], "tokenizer__ggml__eot_token_id": 7,
     }  # fmt: skip
-    path = written(tmp_path / "m.gguf", random_model("llama"), **changed)
+    path = written(tmp_path / "m.gguf", shallow("llama", 1), **changed)
     assert read_config(str(path), None).eos_token_id == [0, 7, 58, 59]
 
 
 @pytest.mark.filterwarnings("ignore")  # of a library that reads nonsense
 @pytest.mark.parametrize("each", [4, pytest.param(3450, marks=pytest.mark.slow)])
 def test_a_damaged_file_is_read_or_refused_in_one_line(each: int, tmp_path: Path) -> None:
-    file = written(tmp_path / "m.gguf", random_model("llama"))
+    file = written(tmp_path / "m.gguf", shallow("llama", 1))
     read_tokenizer(str(file))
     assert not faults({file.name: Reader(file, lambda: read_tokenizer(str(file)))}, each)
 
