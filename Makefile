@@ -90,16 +90,22 @@ real: $(READY) ## seven methods on SmolLM2-135M, ranked (downloads 90 MB; 10 pro
 
 LAPTOP = scale=laptop results=results/laptop
 STRICT = limit=20 engine.strict=true
+# QUESTIONS=FILE has Spec-Bench's rows, for head to head without a network
+QUESTIONS ?=
+EMBEDDED := clasp-table1 self-sd-table10 self-sd-table11 swift-table12 swift-table3
 results: FIGURES = clasp-figure5 knapspec-figure3 swift-figure2a clasp-figure4a
-results: $(READY) ## committed results of SmolLM2-135M: real and the papers' main tables with 20 prompts, four figures (about an hour on one core)
+results: $(READY) ## committed results: SmolLM2-135M on its tables and the papers' with 20 prompts, a planted model, the embedded one (two hours on one core)
 	$(BIN)/python -m skipbench data smollm2-135m-q4_1
-	$(BIN)/python -m skipbench table real $(STRICT) results=results/laptop
+	$(BIN)/python -m skipbench table real planted $(STRICT) results=results/laptop
+	$(BIN)/python -m skipbench table head-to-head limit=24 engine.strict=true $(if $(QUESTIONS),dataset.path=$(QUESTIONS)) results=results/laptop
 	$(BIN)/python -m skipbench search method=self-sd model=smollm2-135m-q4_1 dataset=humaneval limit=4 search.iterations=16 \
 		search.prompts=2 search.max_new_tokens=24 results=results/laptop # for Self-SD's Table 2, whose cells search no set of their own
 	$(BIN)/python -m skipbench table swift-table1 knapspec-table1 $(TABLE2) $(LAPTOP) $(STRICT)
 	$(BIN)/python -m skipbench score all results=results/laptop
 	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) $(STRICT) --render-only
+	$(BIN)/python -m skipbench table $(EMBEDDED) scale=embedded results=results/embedded
 	@$(FIGURE) $(LAPTOP) || failed=1; done; exit $$failed
+	$(BIN)/python scripts/pack_records.py results/laptop results/laptop/tables/*.json
 	$(BIN)/python scripts/readme_figures.py
 
 lock: $(READY) ## requirements.lock, every dependency with its hashes, and constraints.txt, the same without them

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    front = "---\nhide: [toc]\n---\n" + (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in (("index.md", front), ("api.md", API), ("keys.md", keys_page())):
         files.append(File.generated(config, name, content=text))
     bundles = bundles_of(ROOT / "results" / "community")
