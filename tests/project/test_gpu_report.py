@@ -3,15 +3,22 @@ their datasheets, are without a false line; each fault that is planted stands in
 """
 
 import copy
+from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 
-from scripts import gpu_verdict
+from scripts import gpu_passes, gpu_verdict
 from scripts.gpu_page import page, wrong
 from scripts.gpu_predictions import CONTEXTS, H100_COPY, PASSES, ROWS, SIZES, card_of
 from scripts.gpu_steps import MOST, STEPS, held, limit_of_first
 from skipbench.config.catalog import known_hardware
+from skipbench.lm import proof
+from skipbench.lm.cuda_graphs import on_cpu
+from skipbench.lm.cuda_graphs.capture import EagerCapture
+from skipbench.lm.engines import EAGER_GRAPHS
 
 Report = dict[str, Any]
 GAPS = {  # times an H100's launches and gaps
@@ -176,6 +183,50 @@ def test_what_was_not_measured_is_no_yes() -> None:
     report = healthy("h200")
     report["steps"] = [s for s in report["steps"] if not s["name"].startswith("engines")]
     assert "**default: no**" in head(report) and "not measured" in head(report)
+
+
+def line_of(figures: Any, report: Report) -> Report:
+    """A report of a rehearsal's real lines in the place of those of step `rows`."""
+    step = next(step for step in report["steps"] if step["name"] == "rows")
+    step["found"] = [*figures]
+    return report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["off by 1 %", "rows", "memory", "Triton"])
+@torch.inference_mode()
+def test_a_fault_in_the_engine_is_found_by_a_rehearsal(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "PROBED", 8)
+    linear: Callable[..., torch.Tensor] = on_cpu.linear
+    attend: Callable[..., torch.Tensor] = on_cpu.attend_splits
+    if fault != "Triton":  # else, on this machine, graphs fall back to fused
+        monkeypatch.setenv(EAGER_GRAPHS, "1")
+    if fault == "off by 1 %":
+        monkeypatch.setattr(on_cpu, "attend_splits", lambda *given: 1.01 * attend(*given))
+    if fault == "rows":
+        monkeypatch.setattr(on_cpu, "linear", lambda x, *on: linear(x, *on) * (1 + len(x) / 999))
+    if fault == "memory":
+        captures = iter(range(12))
+
+        def capture(self: EagerCapture, work: Callable[[], None]) -> Callable[[], None]:
+            if next(captures, None) is None:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            work()
+            return work
+
+        monkeypatch.setattr(EagerCapture, "capture", capture)
+    figures = gpu_passes.passes if fault == "memory" else gpu_passes.rows
+    lines = [*islice(figures(True, "4x64"), 5 if fault == "memory" else 1)]
+    if fault == "off by 1 %":  # strict, all the same
+        lines.append(gpu_passes.logits(gpu_passes.model_of(True, "4x64", torch.float32)))
+    says = {
+        "off by 1 %": "in float32, wanted at most 0.0001", "rows": "strict refused",
+        "memory": "has no memory left", "Triton": "engine fused in place of cuda_graphs",
+    }  # fmt: skip
+    found = head(line_of(lines, healthy("h200"))).partition("condition of")[0]
+    assert says[fault] in found and "**no**" in found
 
 
 @pytest.mark.parametrize(("name", "whole"), [("h100-sxm", 1500), ("a100-40gb", 2700)])
