@@ -17,11 +17,9 @@ from skipbench.cli.experiments import cells_asked
 from skipbench.cli.parser import parse
 from skipbench.config.catalog import choices
 from skipbench.config.paths import PACKAGE
-from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
 from skipbench.experiments.last_loaded import LastLoaded
 from skipbench.experiments.plan import once
-from skipbench.experiments.resolve import fill_skip_set
 from skipbench.launch.status import with_states
 from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics
@@ -46,12 +44,6 @@ METRICS = {
     "lossless": {"identical": 2, "ties": 0, "diverged": 0, "sampled": 0, "failed": 0}, "score": {},
 }  # fmt: skip
 ORIGIN = {"commit": "0123abc", "device": "cpu", "versions": {"torch": "2"}}
-
-
-def resolve_cell(config: RunConfig) -> Cell:
-    """The cell of settings, with its skip set."""
-    fill_skip_set(cell := Cell(config))
-    return cell
 
 
 def turn(index: int, arm: str = "method") -> Turn:

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from skipbench.bench.stored_sets import check_avoided, other_weights, with_stored_set
 from skipbench.config.catalog import DEFAULT_METHOD
+from skipbench.config.run_config import RunConfig
 from skipbench.console import say
 from skipbench.data.rows import other_rows
 from skipbench.errors import NotHereError, SkipbenchError
@@ -39,6 +40,12 @@ def fill_skip_set(cell: Cell) -> None:
             f"{error}; or take method={DEFAULT_METHOD}, which needs none; or search one: python -m "
             f"skipbench search {words}, with your other settings"
         ) from error
+
+
+def resolve_cell(config: RunConfig) -> Cell:
+    """The cell of settings, with its skip set. Raises NotHereError as `fill_skip_set`."""
+    fill_skip_set(cell := Cell(config))
+    return cell
 
 
 def checked_run(cell: Cell, tell: bool = False) -> Run:

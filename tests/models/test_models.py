@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from builders import resolve_cell
 from conftest import make_method, nothing_lost
 
 from skipbench.bench import memory
@@ -21,6 +20,7 @@ from skipbench.bench.stored_sets import resolve, stored_path, write_stored
 from skipbench.config.catalog import known_models, shape_of
 from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.models.load import load

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import SMALL, resolve_cell
+from builders import SMALL
 from conftest import random_model
 
 from skipbench.config.compose import compose
 from skipbench.config.run_config import RunConfig
 from skipbench.errors import SkipbenchError
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.lm.model import LM
 from skipbench.lm.rows import TokenRows

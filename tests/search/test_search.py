@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import resolve_cell, traced
+from builders import traced
 from msgspec.structs import replace
 
 from skipbench.bench import skip_search as offline
@@ -20,6 +20,7 @@ from skipbench.config.configurable import typed
 from skipbench.config.run_config import Search
 from skipbench.draft_plan import DraftPlan
 from skipbench.errors import NotHereError, SkipbenchError
+from skipbench.experiments.resolve import resolve_cell
 from skipbench.experiments.row import run_cell
 from skipbench.experiments.table_runs import search_costs
 from skipbench.report.measured import measure
