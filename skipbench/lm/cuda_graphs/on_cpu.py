@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skipbench.lm.bit_exact import MOST
 from skipbench.lm.cuda_graphs import attention, ops, products
-from skipbench.lm.cuda_graphs.attention import CHUNK, TILE, split_size
+from skipbench.lm.cuda_graphs.attention import CHUNK, split_size
 from skipbench.lm.llama import rotated
 from skipbench.lm.llama import silu_times as silu_times  # as it is
 
@@ -42,40 +42,31 @@ def attend_splits(
     (_, context_len, _), d = bounds.tolist(), query.shape[2]
     split, outs = split_size(query.dtype, d), []
     base = context_len // split * split
-    for rows, behind, path in zip(
-        *(torch.split(x, TILE) for x in (query, depth, paths)), strict=True
-    ):
-        position = context_len + behind[:, None]
-        at = torch.arange(-(-min(int(position.max()) + 1, size) // split) * split)
-        committed = at[:base].expand(len(rows), -1)
-        line = torch.cat((committed, path[:, : max(0, len(at) - base)]), 1)
+    for row, behind, path in zip(query, depth.tolist(), paths, strict=True):
+        position = context_len + behind
+        at = torch.arange(-(-min(position + 1, size) // split) * split)
+        line = torch.cat((at[:base], path[: max(0, len(at) - base)]))
         sees = (line >= 0) & (at <= position) & (position - at < window)
         seen = cache[torch.where(sees, line, 0).long()]
-        seen = seen.masked_fill(~sees[..., None, None], 0.0)  # where nothing may be written
-        grouped = rows.view(len(rows), cache.shape[1] // 2, -1, d)
-        parts = seen.view(-1, split, *seen.shape[2:]), sees.view(-1, split)
-        softmaxes = _softmaxes(grouped.repeat_interleave(len(at) // split, 0), *parts, scale)
-        of_rows = (x.view(len(rows), -1, *x.shape[1:]).transpose(0, 1) for x in softmaxes)
-        outs.append(_joined(*of_rows).to(query.dtype).flatten(1))
-    return torch.cat(outs)
+        seen = seen.masked_fill(~sees[:, None, None], 0.0)  # where nothing may be written
+        grouped = row.view(cache.shape[1] // 2, -1, d)
+        parts = seen.view(-1, split, *seen.shape[1:]), sees.view(-1, split)
+        softmaxes = _softmaxes(grouped, *parts, scale)
+        outs.append(_joined(*softmaxes).to(query.dtype).flatten())
+    return torch.stack(outs)
 
 
 def _softmaxes(query: Tensor, seen: Tensor, sees: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """[P, KV, G, d] over the rows `seen` [P, SPLIT, 2 KV, d] of P splits: softmaxes, and logarithms
-    of their sums.
+    """[KV, G, d] over the rows `seen` [P, SPLIT, 2 KV, d] of P splits: softmaxes, and logarithms of
+    their sums.
     """
     keys, values = (x.transpose(1, 2) for x in seen.chunk(2, 2))
-    score = _products(query.float(), keys.float().transpose(2, 3)) * scale
+    score = query.float() @ keys.float().transpose(2, 3) * scale
     score = score.masked_fill(~sees[:, None, None], float("-inf"))
     share = (score - score.amax(-1, keepdim=True).clamp(min=-3e38)).exp()
     total = share.sum(-1, keepdim=True)
-    out = _products(share.to(values.dtype).float(), values.float()) / total.clamp(min=1e-30)
+    out = share.to(values.dtype).float() @ values.float() / total.clamp(min=1e-30)
     return out, score.logsumexp(-1, keepdim=True)
-
-
-def _products(left: Tensor, right: Tensor) -> Tensor:
-    """Split by split: the bits of products in a batch depend on their number."""
-    return torch.stack([x @ y for x, y in zip(left, right, strict=True)])
 
 
 def _joined(softmaxes: Tensor, log_sums: Tensor) -> Tensor:
