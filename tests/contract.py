@@ -46,11 +46,9 @@ def check_draft_logits(lm: LM, skip: DraftPlan) -> None:
     lm.model(torch.tensor([PROMPT]), past_key_values=cache)
 
     def silence(module: Any, args: Any, output: Any) -> Any:
-        return (
-            (torch.zeros_like(output[0]), *output[1:])
-            if isinstance(output, tuple)
-            else torch.zeros_like(output)
-        )
+        if isinstance(output, tuple):
+            return torch.zeros_like(output[0]), *output[1:]
+        return torch.zeros_like(output)
 
     layers = lm.model.model.layers
     silenced = [layers[i].self_attn for i in skip.attention] + [layers[i].mlp for i in skip.mlp]

@@ -83,12 +83,6 @@ def test_a_stop_string_may_lie_across_pieces() -> None:
     assert "".join(shown) == "a\n\nUsing" and stops.stopped_by == "\n\nUser:"
 
 
-def test_a_method_of_ones_own_decodes(tiny: LanguageModel) -> None:
-    own = tiny.with_method(PromptLookup(name="mine", ngram=1, length=4))
-    assert own.generate(STORY, 24).tokens == tiny.generate(STORY, 24).tokens
-    assert own.generate(STORY, 24).method == "mine"
-
-
 def test_a_closed_stream_keeps_what_there_is(tiny: LanguageModel) -> None:
     running = tiny.generate(STORY, 32, stream=True)
     first = next(running)

@@ -120,7 +120,6 @@ def test_the_template_gets_what_it_is_given(tiny: LanguageModel, tmp_path: Path)
     ("wrong", "says"),
     [
         ({"prompt": None}, "prompt=None; wanted a text, messages, token ids"),
-        ({"prompt": b"Once"}, "prompt=b'Once'; wanted a text"),
         ({"prompt": [b"Once"]}, "prompt=b'Once'; wanted a text"),
         ({"prompt": [1, 10**9]}, "out of range"),
         ({"prompt": ["a", "b"], "stream": True}, "for one prompt"),

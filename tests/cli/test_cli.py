@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import SMALL
-from conftest import METHODS, ROOT, SHARED, Command, nothing_lost, rest_slow
+from conftest import METHODS, ROOT, Command, nothing_lost, rest_slow
 
 from skipbench.cli.command import declared
 from skipbench.cli.commands import COMMANDS
@@ -78,17 +78,6 @@ def test_low_precision_runs(engine: str, decoding: str, tmp_path: Path) -> None:
     words = [*SMALL, f"engine={engine}", f"decoding={decoding}", "model.dtype=bfloat16"]
     found = run_cell(compose([*words, f"results={tmp_path}", "method=uniform"]))
     assert nothing_lost(found) and found.lossless.sampled == (decoding == "sampling")
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no folder of checkpoints beside this checkout")
-@pytest.mark.slow
-def test_a_real_checkpoint_on_real_text(skipbench: Command, tmp_path: Path) -> None:
-    path = f"model.path={SHARED}/models/stories260K"
-    data = ("dataset=tinystories", f"dataset.path={SHARED}/data/tinystories.jsonl")
-    short = ("limit=4", "dataset.max_new_tokens=32", f"results={tmp_path}")
-    done = skipbench(path, *data, "method=uniform", *short)
-    assert done.returncode == 0, done.stderr
-    assert "stories260K on tinystories" in done.stdout and "4/4" in done.stdout
 
 
 EXAMPLES = {

@@ -83,26 +83,6 @@ def test_prompts_are_worded_as_the_papers_have_them(named: str, tmp_path: Path) 
         assert {key: getattr(row, key) for key in wanted} == wanted
 
 
-TURNS = [
-    {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."]},
-    {"question_id": 161, "category": "translation", "turns": ["Translate."]},
-    {"question_id": 82, "category": "math", "turns": ["Add.", "More."]},
-]
-
-
-@pytest.mark.parametrize("name", ["specbench", "mt-bench"])
-def test_a_limit_counts_conversations(tmp_path: Path, name: str) -> None:
-    path = file(tmp_path, *TURNS)
-    rows = render(name, path, limit=2)
-    assert [(r.id, r.after, r.prompt) for r in rows] == [
-        (f"{name}-81", None, "Write."),
-        (f"{name}-81/2", f"{name}-81", "Again."),
-        (f"{name}-161", None, "Translate."),
-    ]
-    assert rows[1].groups == {"task": "mt-bench" if name == "specbench" else "writing", "turn": "2"}
-    assert rows[2].groups == {"task": "translation"}
-
-
 CATEGORIES = ("writing", "math", "qa", "summarization")
 
 
@@ -192,7 +172,7 @@ def test_rows_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = file(tmp_path, *TURNS)
+    path = file(tmp_path, *[{"turns": ["Write.", "Again."]}] * 3)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -238,9 +218,8 @@ class Reader(Letters):
         return "".join(chr(61 + i) for i in ids)
 
     def apply_chat_template(self, messages: list[dict[str, str]], **keys: Any) -> list[int]:
-        assert keys.pop("add_generation_prompt") is True and keys.pop("return_dict") is False
+        assert keys == {"add_generation_prompt": True, "return_dict": False}
         self.text = "".join(f"<{m['role']}>{m['content']}" for m in messages)
-        self.text += f"{keys}" if keys else ""
         return super().encode(self.text)
 
 
@@ -270,16 +249,6 @@ def test_a_second_turn_holds_the_first_and_its_answer(chat: str, first: str, sec
     assert reader.text == second
     assert done.ids[-4:] == Letters().encode(second)[-4:]
     assert prompts[0].following({}) is prompts[0]
-
-
-def test_templates() -> None:
-    reader = Reader()
-    ask = functools.partial(encode, conversation()[:1], reader, LONGEST, 8, "refuse")
-    ask(chat="template", thinking=True)
-    assert reader.text == "<user>ask{'enable_thinking': True}"
-    reader.chat_template = ""
-    text = message(lambda: ask(chat="template"))
-    assert "has no chat template" in text and "vicuna for" in text
 
 
 def test_the_template_is_used_where_the_model_has_one() -> None:

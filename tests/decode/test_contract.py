@@ -59,13 +59,7 @@ SWITCHES = {
     "draft_prices=[0.3,0.35]"],
     "self-sd": ["stop.first_beta1=code", "stop.full_length_guard=true", "stop.every=2"],
 }  # fmt: skip
-NEEDS = {
-    "default": set[str](),
-    "chain": {"stop"},
-    "adaptive": {"stop"},
-    "price": {"stop"},
-    "tree": {"stop", "tree"},
-}
+NEEDS = {name: {"stop"} for name in VARIANTS} | {"default": set(), "tree": {"stop", "tree"}}
 CASES = here((m, v) for m in ALONE for v in VARIANTS if settings_of(m) >= NEEDS[v])
 # Method, engine and family are nearly independent, and `test_tree_logits` ties every engine to
 # every family. So: every method and variant on one engine and family; every engine and family with
@@ -150,10 +144,7 @@ def test_every_switch(name: str, switch: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "variant"),
-    rest_slow(
-        CASES,
-        lambda case: case[0] == "uniform" or case in SHAPES,
-    ),
+    rest_slow(CASES, lambda case: case[0] == "uniform" or case in SHAPES),
 )
 def test_eos_and_limits(name: str, variant: str) -> None:
     lm = random_lm("llama", "fused")

@@ -140,6 +140,9 @@ def test_what_became_of_jobs_without_a_record(
     def states() -> list[str]:
         return [found.state.state for found in survey("tiny", words)]
 
+    for index in (4, -1):
+        with pytest.raises(SkipbenchError, match="4 rows"):
+            manifest.read_row(submission / "cells.jsonl", index)
     squeue = fake_tool(tmp_path, "squeue", "echo '8|7|0|RUNNING'", monkeypatch)
     assert states() == ["running", "failed", "missing", "missing"], (
         "a cancelled job never began, the last was not sent"
@@ -148,34 +151,6 @@ def test_what_became_of_jobs_without_a_record(
     assert reason == f"job 7_1 is over and left no record; see {submission / '7_1.log'}"
     squeue.write_text("#!/bin/sh\nexit 1\n")
     assert states() == ["missing"] * 4, "Slurm's silence says nothing of a job"
-
-
-def test_a_manifest_knows_its_cells_and_jobs(tmp_path: Path) -> None:
-    folder = manifest.next_folder(tmp_path, "tiny", make=True)
-    rows = [
-        {"name": n, "folders": list(n), "names": list(n), "configs": []} for n in ("a", "bc", "d")
-    ]
-    manifest.write_rows(folder, rows)
-    manifest.add_job(folder, "7", 0, 2)
-    manifest.add_job(folder, "9", 2, 1)
-    sent = manifest.tasks(tmp_path)
-    jobs = {key: [task.job for task in tasks] for key, tasks in sent.items()}
-    assert jobs == {"a": ["7_0"], "b": ["7_1"], "c": ["7_1"], "d": ["9_0"]}
-    assert manifest.next_folder(tmp_path, "tiny", make=True).name == "tiny-2"
-    for index in (3, -1):
-        with pytest.raises(SkipbenchError, match="3 rows"):
-            manifest.read_row(folder / "cells.jsonl", index)
-    with pytest.raises(SkipbenchError, match="0 rows"):
-        manifest.read_row(folder / "none.jsonl", 0)
-
-
-def test_a_job_requeues_itself_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert "not in a Slurm job" in requeue_self()
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
-    assert "2 times already" in requeue_self()
 
 
 def test_words_of_slurm_stand_among_those_of_a_cluster(
@@ -204,6 +179,11 @@ def test_words_of_slurm_stand_among_those_of_a_cluster(
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setenv("SKIPBENCH_REQUEUES", "2")
     assert requeue_self() == "requeued for the 1. time of at most 2"
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert "2 times already" in requeue_self()
+    for name in task:
+        monkeypatch.delenv(f"SLURM_{name}")
+    assert "not in a Slurm job" in requeue_self()
     assert (tmp_path / "said").read_text() == "requeue 7_0\n"
 
 

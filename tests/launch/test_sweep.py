@@ -55,15 +55,6 @@ def test_a_failed_cell_is_named_and_stops_no_other(skipbench: Command, tmp_path:
     assert len(list(tmp_path.glob("runs/*/*/metrics.json"))) == 1
 
 
-def test_a_wrong_word_ends_a_sweep_before_its_first_cell(
-    skipbench: Command, tmp_path: Path
-) -> None:
-    words = ("method=uniform", "method.ratio=interval(0,1)", *MATHS, f"results={tmp_path}")
-    done = skipbench("-m", *words)
-    assert done.returncode == 2 and not list(tmp_path.iterdir())
-    assert done.stderr.startswith("error: ") and "hydra/sweeper=optuna" in done.stderr
-
-
 MINE = """
 from skipbench.decode.drafting import SkipMethod
 

@@ -1,11 +1,13 @@
 """Logits in float32 arithmetic, and how a divergence of low precision is judged by them."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import FAMILIES, random_lm, random_model, rest_slow
+from described import DESCRIBED, described_lm, described_model
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -27,32 +29,31 @@ from skipbench.runs.run import read_run
 TEXT = [5, 17, 3, 44, 9, 28, 51, 2, 13, 40, 6, 33]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("engine", rest_slow(["reference", "fused"], "fused".__eq__))
+OTHERS = [*DESCRIBED, "stablelm", "phi"]
+DAILY = (*FAMILIES, "gemma2", "granite", "phi", "phi3")
+
+
+@pytest.mark.parametrize("family", rest_slow([*FAMILIES, *OTHERS], DAILY.__contains__))
 @torch.inference_mode()
-def test_they_are_the_models_own_in_float32(family: str, engine: str) -> None:
-    lm = random_lm(family, engine)
-    torch.testing.assert_close(
-        float32_logits(lm.model, TEXT), lm.prefill(TEXT), rtol=1e-4, atol=1e-4
-    )
+def test_they_are_the_models_own_in_float32_and_of_bfloat16_without_its_rounding(
+    family: str,
+) -> None:
+    known = family in FAMILIES
+    lm = random_lm(family, "fused") if known else described_lm(family)
+    model = random_model(family) if known else described_model(family)
     rows = torch.cat([lm.prefill(TEXT[:end]) for end in (10, 11, 12)])
-    torch.testing.assert_close(float32_logits(lm.model, TEXT, 3), rows, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@torch.inference_mode()
-def test_of_bfloat16_they_are_the_same_weights_without_its_rounding(family: str) -> None:
-    rounded = random_model(family).to(torch.bfloat16)
-    exact = LM(random_model(family).to(torch.bfloat16).float(), "reference")
-    exact.allocate(64)
-    lm = LM(rounded, "fused")  # whose weights may be packed
-    lm.allocate(64)
-    found = float32_logits(lm.model, TEXT)
+    for count in (1, 3):
+        found = float32_logits(model, TEXT, count)
+        torch.testing.assert_close(found, rows[-count:], rtol=1e-4, atol=1e-4)
+    low = copy.deepcopy(model).to(torch.bfloat16)
+    ids, rounded = torch.tensor([TEXT]), copy.deepcopy(low).float()
+    coarse, wanted = (m(ids, use_cache=False).logits[0, -1:].float() for m in (low, rounded))
+    low = LM(low, "fused").model if known else low  # whose weights may be packed
+    before = {k: v.clone() for k, v in low.state_dict().items()}
+    found = float32_logits(low, TEXT)
     assert found is not None and found.dtype == torch.float32
-    wanted = exact.prefill(TEXT)
-    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max()))
-    low = lm.prefill(TEXT).float()
-    assert float((found - wanted).abs().max()) < 0.5 * float((low - wanted).abs().max())
+    assert all(torch.equal(before[k], v) for k, v in low.state_dict().items())
+    assert float((found - wanted).abs().max()) < 0.5 * float((coarse - wanted).abs().max())
 
 
 def arm(tokens: list[int]) -> Arm:

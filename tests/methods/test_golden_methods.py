@@ -62,11 +62,8 @@ def verified_states(lm: LM, prompt: list[int], chunks: list[list[int]]) -> list[
     found = []
     for tokens in chunks:
         hidden_states: list[torch.Tensor] = []
-        lm.run(
-            lm.embed(tokens),
-            TokenRows.chain(lm.cache.length, len(tokens)),
-            hidden_states=hidden_states,
-        )
+        rows = TokenRows.chain(lm.cache.length, len(tokens))
+        lm.run(lm.embed(tokens), rows, hidden_states=hidden_states)
         lm.cache.length += len(tokens)
         found.append(torch.stack(hidden_states))
     return found
@@ -88,9 +85,8 @@ def test_clasp_sets_and_cosines() -> None:
             x, lambda i, g, run=run: run(i, g[:, None])[:, 0], skipped
         )  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         record = case["float32"]
-        assert float(
-            torch.cosine_similarity(last.double(), x[-1].double(), dim=0)
-        ) == pytest.approx(record["final_cosine"], abs=1e-5)
+        cosine = torch.cosine_similarity(last.double(), x[-1].double(), dim=0)
+        assert float(cosine) == pytest.approx(record["final_cosine"], abs=1e-5)
         equal += chosen == record["skipped_layers"]
         if ties(case["model"]):
             continue
@@ -122,9 +118,8 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         ends = [start, *(start + n for n in itertools.accumulate(case["chunks"]))]
         chunks = [case["token_ids"][a:b] for a, b in itertools.pairwise(ends)]
         latency = [case["t_mlp"], 0.0, case["t_attn"]]
-        method = knapspec_code(
-            lm.layers, Fixed(10, 0.7), tau=case["sim_threshold"], latency=latency
-        )
+        tau = case["sim_threshold"]
+        method = knapspec_code(lm.layers, Fixed(10, 0.7), tau=tau, latency=latency)
         states = verified_states(lm, case["token_ids"][:start], chunks)
         method.begin(State(lm, [1], Sampler(), 1, frozenset()))
         method._x = states
@@ -139,15 +134,13 @@ def test_knapspec_weights_candidates_and_choice() -> None:
             continue
         weight, cosine, alpha = zip(*trace["candidates"][0], strict=True)
         untied = case["fp32_equals_fp64"]
-        same = list(weight) == record["valid_js"] and list(alpha) == pytest.approx(
-            record["alpha"], abs=1e-6
-        )
+        rates = pytest.approx(record["alpha"], abs=1e-6)
+        same = list(weight) == record["valid_js"] and list(alpha) == rates
         candidates += same
         assert same or not untied["alpha"]
         if same:
-            assert list(cosine) == pytest.approx(
-                [c / case["r"] for c in record["candidate_sum_cos"]], abs=2e-5
-            )
+            cosines = [c / case["r"] for c in record["candidate_sum_cos"]]
+            assert list(cosine) == pytest.approx(cosines, abs=2e-5)
         # -1: one survivor, about which nothing was computed
         if same and untied["final"] and record["best_tpt"] > 0:
             assert trace["tpt"][0] == pytest.approx(record["best_tpt"], rel=1e-6)
@@ -332,11 +325,8 @@ def test_swift_search(model: str) -> None:
 def test_lookahead_steps(model: str) -> None:
     for case in cases("lade", "generation", model):
         lm, config = checkpoint(case["model"]), case["config"]
-        sizes = {
-            "window": config["WINDOW_SIZE"],
-            "level": config["LEVEL"],
-            "guesses": config["GUESS_SET_SIZE"],
-        }
+        names = {"window": "WINDOW_SIZE", "level": "LEVEL", "guesses": "GUESS_SET_SIZE"}
+        sizes = {ours: config[theirs] for ours, theirs in names.items()}
         code = {"pool_from_prompt": config["POOL_FROM_PROMPT"], "repeat_hit": True, "whole": False}
         first = case["initial_window_level0"]
         method = Lookahead(name="lookahead", **sizes, **code, first_window=first)
@@ -352,10 +342,8 @@ def test_vanilla_is_hugging_face_greedy(name: str, engine: str) -> None:
     for case in golden("hf_greedy")["models"][name]:
         lm = checkpoint(name, engine)
         assert generate(lm, Vanilla(), case["prompt_ids"], 64).tokens == case["tokens_no_stop"]
-        assert (
-            generate(lm, Vanilla(), case["prompt_ids"], 64, frozenset([2, 1])).tokens
-            == case["tokens_eos_stop"]
-        )
+        ended = generate(lm, Vanilla(), case["prompt_ids"], 64, frozenset([2, 1])).tokens
+        assert ended == case["tokens_eos_stop"]
 
 
 @pytest.mark.parametrize("engine", rest_slow(ENGINES, "fused".__eq__))
@@ -395,11 +383,8 @@ def test_self_sd_rounds_are_those_of_the_published_code() -> None:
     for case in golden("selfsd")["generation"]:
         lm, config = checkpoint(case["model"]), case["config"]
         given = config["max_step_draft"], config["th_stop_draft"]
-        adapts, skip = (
-            config["auto_th_stop_draft"],
-            skip_of(lm, case["attn_skip"], case["mlp_skip"]),
-        )
-        stop = adaptive(*given, case["auto_parameters"]) if adapts else Fixed(*given)
+        skip, adapts = skip_of(lm, case["attn_skip"], case["mlp_skip"]), "auto_th_stop_draft"
+        stop = adaptive(*given, case["auto_parameters"]) if config[adapts] else Fixed(*given)
         method = FixedSet("self-sd", skip, stop)
         out = generate(lm, method, case["prompt_ids"], case["max_new_tokens"])
         assert out.tokens == case["tokens"]

@@ -26,25 +26,18 @@ class Plain:
     """
 
     def __init__(self, family: str, x: torch.Tensor, size: int, recent: int) -> None:
-        self.lm, self.x, self.size, self.recent = (
-            LM(random_model(family), "reference"),
-            x,
-            size,
-            recent,
-        )
+        self.lm = LM(random_model(family), "reference")
         self.lm.allocate(64)
+        self.x, self.size, self.recent = x, size, recent
 
     def __call__(self, unit: int, states: torch.Tensor) -> torch.Tensor:
         """states [n, recent, D]"""
-        found = []
+        found, first = [], self.size * unit
         for branch in states:
-            whole = torch.cat((self.x[self.size * unit, : -self.recent], branch))
-            token_rows = TokenRows.chain(0, len(whole))
-            found.append(
-                self.lm.run(whole, token_rows, first=self.size * unit, last=self.size * (unit + 1))[
-                    -self.recent :
-                ]
-            )
+            whole = torch.cat((self.x[first, : -self.recent], branch))
+            rows = TokenRows.chain(0, len(whole))
+            out = self.lm.run(whole, rows, first=first, last=first + self.size)
+            found.append(out[-self.recent :])
         return torch.stack(found)
 
 
@@ -60,13 +53,9 @@ def test_branches_in_one_pass_are_those_one_by_one(
     together, plain = parallel_branches(lm, recent, 6, size), Plain(family, x, size, recent)
     branches = x[:6, -recent:] + 0.0
     for unit in range(lm.sublayers // size):
-        wanted = plain(unit, branches)
-        torch.testing.assert_close(
-            together(unit, branches),
-            wanted,
-            rtol=ONE_BY_ONE,
-            atol=ONE_BY_ONE * wanted.abs().max().item(),
-        )
+        found, wanted = together(unit, branches), plain(unit, branches)
+        near = ONE_BY_ONE * wanted.abs().max().item()
+        torch.testing.assert_close(found, wanted, rtol=ONE_BY_ONE, atol=near)
         branches = wanted
 
 

@@ -190,11 +190,8 @@ def test_knapspec_solves_eq_4_over_the_last_rounds_at_the_present_length() -> No
         )
         best = second().head(torch.cat((x[-1:], states)).flatten(0, 1)).argmax(-1).view(-1, r)
         alpha = (best[1:] == best[0]).double().mean(-1).tolist()
-        assert (
-            [c[0] for c in candidates]
-            == weight
-            == [sum(w[s % 2] for s in skipped) for skipped in sets]
-        )
+        summed = [sum(w[s % 2] for s in skipped) for skipped in sets]
+        assert [c[0] for c in candidates] == weight == summed
         assert [c[1] for c in candidates] == pytest.approx(cosine, abs=1e-4)
         assert [c[2] for c in candidates] == pytest.approx(alpha)
 

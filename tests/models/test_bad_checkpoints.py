@@ -121,6 +121,7 @@ ESCAPES = [
     "{{ ('{0.__class__.__init__.__globals__}').format(raise_exception) }}",
     "{{ (messages|attr('__class__')).__mro__ }}",
     "{% for a in range(10**9) %}x{% endfor %}",
+    "{{ raise_exception('no such role') }}",
 ]
 
 
@@ -170,12 +171,11 @@ def byte_level(folder: Path, **settings: Any) -> tuple[Any, Tokenizer]:
 NAMED = [{"name": "default", "template": "A{{ messages[0].content }}"}]
 
 
-TEMPLATES = {  # template, the text that it makes of a message; None: refused
+TEMPLATES = {  # template, the text that it makes of a message
     "named ones": (NAMED, "AHi"),
     "generation": ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "Hi"),
     "break": ("{% for m in messages %}{{ m.content }}{% break %}{% endfor %}", "Hi"),
     "BOS once": ("<s>{{ messages[0].content }}", "<s>Hi"),
-    "refusing": ("{{ raise_exception('no such role') }}", None),
 }
 
 
@@ -185,13 +185,9 @@ def test_chat_templates(tmp_path: Path, name: str) -> None:
     tokenizer, _ = byte_level(
         tmp_path, tokenizer_class="PreTrainedTokenizerFast", chat_template=template
     )
-    given: Any = ([Example("r", "Hi", {}, {})], tokenizer, 64, 4, "refuse")
-    if text is None:
-        with pytest.raises(SkipbenchError, match="no such role"):
-            encode(*given, chat="template")
-    else:
-        (prompt,) = encode(*given, chat="template")
-        assert tokenizer.decode(prompt.ids) == text
+    rows = [Example("r", "Hi", {}, {})]
+    (prompt,) = encode(rows, tokenizer, 64, 4, "refuse", chat="template")
+    assert tokenizer.decode(prompt.ids) == text
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,7 @@ def test_other_code_of_skipbench_is_told_of_a_done_run_and_refuses_another(made:
     path = made.folder / "provenance.json"
     now = path.read_text()
     edit(path, package_sha256="f" * 64)
-    assert made.refusal().endswith(
-        f"{made.folder} was made with other code of skipbench: changed since; fresh=true sets it "
-        "aside and starts anew, results=FOLDER keeps both"
-    )
+    assert "made with other code of skipbench: changed since; fresh=true" in made.refusal()
     (package,) = compare_identity(made.folder, made.config, done=True)
     assert "another version of skipbench's code" in package
     path.write_text(now)

@@ -56,8 +56,8 @@ def run_folder(
     """
     reference = {"prompt": "def f():\n", "test": "def check(f):\n    assert f() == 3\n"}
     reference["entry_point"] = "f"
-    row, settings = tmp_path / "row", {"dataset": {"scorer": scorer, "name": "d"}, **HEADER}
-    store = RunStore(row / "x", settings)
+    row = tmp_path / "row"
+    store = RunStore(row / "x", SETTINGS | {"dataset": {"scorer": scorer, "name": "d"}})
     arm = Arm([1, 2], [], Seconds(0, 0, 0, 0, 0.1), "length")
     arms = {"vanilla": arm, "x": replace(arm, lossless="identical")}
     for index, (name, (vanilla, method)) in enumerate(texts.items()):
@@ -70,12 +70,12 @@ def run_folder(
     return row / "x"
 
 
-HEADER = {
+SETTINGS = {
+    "dataset": {"scorer": "humaneval", "name": "d"},
     "model": {"name": "m", "dtype": "float32", "device": "cpu"},
     "method": {"name": "x"},
     "engine": {"name": "fused", "threads": 1},
 }
-SETTINGS = {"dataset": {"scorer": "humaneval", "name": "d"}, **HEADER}
 RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 
