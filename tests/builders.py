@@ -3,9 +3,14 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -161,3 +166,22 @@ class Letters:
 
     def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
         return " ".join(map(str, ids))
+
+
+@contextmanager
+def running(*command: str) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """The address of a server, PORT in its command, and its process, until the block ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words, address = [word.replace("PORT", port) for word in command], f"http://127.0.0.1:{port}"
+    with subprocess.Popen(words, cwd=PACKAGE.parent, stderr=subprocess.DEVNULL) as server:
+        try:
+            while True:
+                with suppress(OSError), urlopen(f"{address}/health", timeout=10):
+                    break
+                assert server.poll() is None, f"{words} has ended"
+                time.sleep(0.1)
+            yield address, server
+        finally:
+            server.terminate()

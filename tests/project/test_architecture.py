@@ -43,6 +43,12 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def own_imports() -> list[tuple[Path, list[str]]]:
+    """Files, and the parts of a name of the package that each imports."""
+    every = ((path, name.split(".")) for path in FILES for name in imports(path))
+    return [(path, name) for path, name in every if name[0] == "skipbench" and len(name) > 1]
+
+
 def violations(path: Path) -> list[str]:
     here, floor = room(path), ROOMS.index(room(path))
     found = []
@@ -70,12 +76,8 @@ def test_parts_of_contrib_import_one_another_as_the_page_says() -> None:
     page = (PACKAGE.parent / "docs" / "structure.md").read_text()
     said = re.findall(r"`(\w+)` may import ((?:`\w+`(?: and )?)+)", page)
     may = {(part, other) for part, others in said for other in re.findall(r"`(\w+)`", others)}
-    found = {
-        (path.parent.name, name.split(".")[2])
-        for path in FILES
-        for name in imports(path)
-        if room(path) == "contrib" and name.startswith("skipbench.contrib.")
-    }
+    inside = [(path, name) for path, name in own_imports() if room(path) == name[1] == "contrib"]
+    found = {(path.parent.name, name[2]) for path, name in inside}
     assert {(part, other) for part, other in found if part != other} <= may
 
 
@@ -93,16 +95,8 @@ def test_no_two_modules_import_each_other() -> None:
 
 def test_few_arrows_lead_from_room_to_room() -> None:
     """Of the core: pairs of rooms of which one imports the other."""
-    arrows = {
-        (room(path), name.split(".")[1])
-        for path in FILES
-        for name in imports(path)
-        if name.startswith("skipbench.")
-    }
-    assert (
-        len({(a, b) for a, b in arrows if a != b and "contrib" not in (a, b) and b in ROOMS})
-        <= MOST_ARROWS
-    )
+    arrows = {(room(path), name[1]) for path, name in own_imports() if name[1] in ROOMS}
+    assert len({(a, b) for a, b in arrows if a != b and "contrib" not in (a, b)}) <= MOST_ARROWS
 
 
 @pytest.mark.parametrize(
@@ -119,12 +113,8 @@ def test_what_plans_and_draws_starts_without_torch(module: str) -> None:
 
 
 def test_every_room_is_listed() -> None:
-    rooms = {
-        p.name.removesuffix(".py")
-        for p in PACKAGE.iterdir()
-        if p.suffix == ".py" or (p / "__init__.py").exists()
-    }
-    assert rooms | {"contrib"} == set(ROOMS)
+    there = [p for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    assert {room(path) for path in there} | {"contrib"} == set(ROOMS)
 
 
 # What pyproject.toml asks for is what the package imports, no more and no less

@@ -14,6 +14,7 @@ import yaml
 from builders import traced, with_arm
 from conftest import rest_slow
 from msgspec import structs
+from test_metrics import timed as turns_of
 
 from skipbench.cli.main import dispatch
 from skipbench.config.catalog import choices
@@ -44,7 +45,7 @@ from skipbench.report.published import numbers_of, papers, published
 from skipbench.runs.cell import Cell
 from skipbench.runs.measures import Metrics, Optimisation, Speedup
 from skipbench.runs.provenance import Provenance
-from skipbench.runs.record import Arm, Round, Seconds, Turn
+from skipbench.runs.record import Round, Seconds, Turn
 from skipbench.runs.run import Run
 
 CELLS = {
@@ -136,6 +137,9 @@ def test_missing_records_are_named(tmp_path: Path) -> None:
         dispatch(["figure", str(tmp_path)])
     with pytest.raises(SkipbenchError, match="figure needs an experiment, not 'nothing'"):
         dispatch(["figure", "nothing"])
+    commands = r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
+    with pytest.raises(SkipbenchError, match=commands):  # no run gives it
+        dispatch(["figure", "clasp-figure3b"])
 
 
 # By hand
@@ -188,13 +192,7 @@ def test_a_set_stands_at_the_context_that_it_was_chosen_behind() -> None:
 
 
 def test_speedups_of_a_task_and_so_far_are_geometric_means() -> None:
-    def timed(index: int, seconds: float) -> Turn:
-        both = (Seconds(0, s, 0, 0, 0) for s in (4.0, seconds))
-        vanilla, own = (Arm([1, 2], [Round(0, 0, 0, 0, 1)], one, "length") for one in both)
-        arms = {"vanilla": vanilla, "method": structs.replace(own, lossless="identical")}
-        return Turn(index, f"{index}", "h", 3, [*arms], arms)
-
-    run = by_hand(timed(0, 4.0), timed(1, 1.0))
+    run = by_hand(*turns_of([4.0, 0.25]))  # of 5 s with vanilla, 1 s of these its prefill
     drawn = [by_task([run], []).axes[0], flexible([run], []).axes[0]]
     values = [list(axis.get_lines()[0].get_ydata()) for axis in drawn]
     assert values == [pytest.approx([2.0]), pytest.approx([1.0, 2.0])]
@@ -227,9 +225,8 @@ def test_bars_stand_in_their_group_in_the_order_of_the_methods() -> None:
 
 
 def test_a_caption_counts_the_samples_that_did_not_fail() -> None:
-    one, failed = traced(0, ROUNDS, SETS), traced(1, ROUNDS, SETS)
-    own = structs.replace(failed.arms["method"], lossless="failed")
-    failed = structs.replace(failed, arms=failed.arms | {"method": own})
+    one = traced(0, ROUNDS, SETS)
+    failed = with_arm(traced(1, ROUNDS, SETS), lossless="failed")
     assert "samples 1;" in f"{caption([by_hand(one, failed)])};"
     assert "samples 1 to 2" in caption(
         [by_hand(one, failed), by_hand(one, structs.replace(one, index=1))]
@@ -331,9 +328,3 @@ def test_a_figure_has_its_axes_and_values(name: str, scale: str, runs: dict[str,
         if (value := row.value) is not None and row.column not in LEFT_OUT.get(name, ()):
             assert any(form in text for form in (f"{value:g}", f"{100 * value:g}%")), row
     assert "paper" not in texts_of(draw(name, every, beside=False)[0])
-
-
-def test_a_figure_that_no_run_gives_names_its_commands() -> None:
-    commands = r"brute_force\.py .*--keep 10 > \S+' and 'python -m skipbench figure"
-    with pytest.raises(SkipbenchError, match=commands):
-        dispatch(["figure", "clasp-figure3b"])

@@ -1,86 +1,54 @@
-"""`bundle`: what is in it, and that its check finds what was changed afterwards. The runs are every
-second turn of a committed table's, with settings that name a person's folder.
-"""
+"""`bundle`: what is in it, and that its check finds what was changed afterwards."""
 
 import hashlib
 import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import yaml
-from builders import folder_of
+from builders import edit
 from conftest import ROOT, Command
 from malformed import Reader, faults, reader_of
-from msgspec import structs
 
-from scripts.pack_records import table_of, unpacked
 from skipbench.contrib.artifact.claims import CLAIMS, SUMS, check, computed
 from skipbench.contrib.artifact.places import public, public_words, refuse_places
 from skipbench.contrib.artifact.write import write_bundle
 from skipbench.contrib.oracle.outputs import read_outputs
 from skipbench.errors import SkipbenchError
-from skipbench.metrics.summary import summarise
 from skipbench.report.tables.stored import Summary
 from skipbench.runs.files import write_atomic
-from skipbench.runs.provenance import Provenance, config_hash
+from skipbench.runs.provenance import config_hash
 from skipbench.runs.reading import run_folders
-from skipbench.runs.record import VANILLA, Texts, Turn
-from skipbench.runs.run import Run, read_run
-from skipbench.runs.store import RunStore, append_turn
+from skipbench.runs.record import VANILLA
+from skipbench.runs.run import read_run
 
-RECORDS = ROOT / "results/laptop/records/head-to-head.jsonl.xz"
-METHODS = ("auto", "prompt-lookup")
+COMMUNITY = ROOT / "results" / "community"
 HOME = "/home/alice/models"
 ARGV = ["/home/alice/skipbench/__main__.py", "table", "head-to-head", f"model.path={HOME}/s.gguf"]
 ARGV += ["results=/home/alice/r"]
 FOLDERS = ("/home/alice/skipbench/contrib/auto/conf", "/home/alice/mine")
 ARGV += [f"hydra.searchpath=['file://{FOLDERS[0]}','file://{FOLDERS[1]}']"]
-Edit = Callable[[Path], None]
-
-
-def make_row(results: Path, stored: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> list[Run]:
-    """Done runs of packed turns."""
-    names, stores = {VANILLA: VANILLA}, list[RunStore]()
-    for one in stored:
-        settings = {
-            "model": {"name": one["model"], "path": f"{HOME}/smollm2.gguf", "dtype": "float32"},
-            "method": {"name": one["method"]},
-            "dataset": {"name": one["dataset"], "max_new_tokens": 64},
-            "decoding": {"temperature": 0.0, "top_p": 1.0, "top_k": 0},
-        }
-        here = {"argv": ARGV, "host": "alices-box", "layers": 30}
-        here |= {"threads": 1, "cores": 2, "started": "2026-11-23T10:00:00+00:00"}
-        known = {k: v for k, v in one["provenance"].items() if k in Provenance.__struct_fields__}
-        provenance = msgspec.convert({**known, **here}, Provenance)
-        stores.append(RunStore(folder_of(results, settings), settings, provenance))
-        names[one["id"].partition("/")[2]] = stores[-1].folder.name
-    made = list[Turn]()
-    for turn in turns:
-        arms = {names[arm]: of for arm, of in turn.arms.items() if arm in names}
-        made.append(structs.replace(turn, arms=arms, order=[*arms]))
-        append_turn(stores[0].folder.parent, made[-1], Texts(turn.index, turn.id, "secret", {}, {}))
-    for store in stores:
-        store.write_metrics(summarise(made, store.folder.name, 30))
-        store.status("done")
-        store.close()
-    return [read_run(store.folder) for store in stores]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, packed = tmp_path_factory.mktemp("results"), unpacked(RECORDS)
-    table = json.loads(table_of(RECORDS).read_text())["runs"]
-    whole = [one for one in table if one["method"] in METHODS and not one.get("group")]
-    runs = make_row(folder, whole, packed[whole[0]["id"]][::2])
-    write_atomic(
-        folder / "tables" / "head-to-head.json", Summary("head-to-head", "laptop", runs).text
-    )
+    """The run of a committed bundle as it was where it was made, a table and a figure of it."""
+    folder = tmp_path_factory.mktemp("results")
+    (own,) = COMMUNITY.glob("tiny-auto/runs/*/auto_*")
+    shared = yaml.safe_load((own.parent / "config.yaml").read_text())
+    shared["model"]["path"] = f"{HOME}/smollm2.gguf"
+    row = folder / "runs" / f"tiny_mini-summary_{config_hash(shared)}"
+    shutil.copytree(own.parent, row)
+    write_atomic(row / "config.yaml", yaml.safe_dump(shared))
+    write_atomic(row / "texts.jsonl", '{"prompt": "secret"}')
+    edit(row / own.name / "provenance.json", argv=ARGV, host="alices-box")
+    table = Summary("head-to-head", "laptop", [read_run(row / own.name)]).text
+    write_atomic(folder / "tables" / "head-to-head.json", table)
     write_atomic(folder / "figures" / "head-to-head.png", b"\x89PNG")
     return folder
 
@@ -88,7 +56,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "bundle"
-    assert write_bundle(out, results) == (2, 14)
+    assert write_bundle(out, results) == (1, 7)
     with pytest.raises(SkipbenchError, match="exists"):
         write_bundle(out, results)
     return out
@@ -98,8 +66,8 @@ def failures(folder: Path) -> str:
     return "\n".join(text for holds, text in check(folder) if not holds)
 
 
-def run_of(folder: Path, method: str) -> Path:
-    (found,) = folder.glob(f"runs/*/{method}_*")
+def run_of(folder: Path) -> Path:
+    (found,) = folder.glob("runs/*/auto_*")
     return found
 
 
@@ -114,24 +82,19 @@ def redigested(folder: Path) -> None:
 def test_a_bundle_holds_its_claims_and_names_nobody(bundle: Path, skipbench: Command) -> None:
     done = skipbench("bundle", "--check", str(bundle))
     assert done.returncode == 0, done.stdout
-    assert len(re.findall("^holds  ", done.stdout, re.M)) == 14 + 2  # and protocol, and files
-    assert "protocol: not named" in done.stdout  # the records are older
+    assert len(re.findall("^holds  ", done.stdout, re.M)) == 7 + 2  # and protocol, and files
+    assert "protocol: 2" in done.stdout
     for path in (p for p in bundle.rglob("*") if p.is_file()):
         assert not re.search(b"alice|secret|/root/|/tmp/", path.read_bytes()), path
-    (claim,) = (
-        one
-        for one in json.loads((bundle / CLAIMS).read_text())["claims"]
-        if one["run"].endswith(run_of(bundle, "auto").name) and one["quantity"] == "speedup.e2e"
-    )
+    claim = json.loads((bundle / CLAIMS).read_text())["claims"][0]
     command = "table head-to-head model.path=elsewhere:s.gguf --config-dir mine"
     assert claim["command"] == f"python -m skipbench {command}"
     needs = (bundle / "README.md").read_text().partition("not in here:")[2]
     assert re.findall("`(.*)`", needs) == ["elsewhere:smollm2.gguf", "mine"]
     assert "weights_sha256" in needs
-    stored = json.loads((ROOT / "results" / "laptop" / "tables" / "head-to-head.json").read_text())
-    cpu = stored["runs"][0]["provenance"]["cpu"]
-    assert claim["hardware"] == f"{cpu}, 1 threads of 2 cores" and claim["samples"] == 14
-    speedup = read_run(run_of(bundle, "auto")).measured.speedup
+    assert claim["hardware"] == "Intel(R) Xeon(R) Processor, 1 threads of 2 cores"
+    speedup = read_run(run_of(bundle)).measured.speedup
+    assert (claim["quantity"], claim["samples"]) == ("speedup.e2e", 5)
     assert (claim["number"], tuple(claim["interval"])) == (speedup.e2e, speedup.e2e_ci95)
 
 
@@ -189,72 +152,48 @@ def test_places_of_every_system_are_left_out_or_stop_it(tmp_path: Path) -> None:
     refuse_places(tmp_path, tmp_path / "r")
 
 
-def claims_edit(**changes: object) -> Edit:
-    def edit(folder: Path) -> None:
-        record = json.loads((folder / CLAIMS).read_text())
-        record["claims"][0] |= changes
-        (folder / CLAIMS).write_text(json.dumps(record))
-
-    return edit
-
-
-def last_digits(folder: Path) -> None:
-    first = json.loads((folder / CLAIMS).read_text())["claims"][0]
-    claims_edit(number=first["number"] * (1 + 1e-6))(folder)
-
-
-def without_a_claim(folder: Path) -> None:
-    record = json.loads((folder / CLAIMS).read_text())
-    (folder / CLAIMS).write_text(json.dumps({"claims": record["claims"][1:]}))
-
-
-def turns_edit(change: Callable[[list[Any], str], None]) -> Edit:
-    """Changes the turns, of which the second argument names the arm `auto`."""
-
-    def edit(folder: Path) -> None:
-        path = run_of(folder, "auto").parent / "turns.jsonl"
-        turns = [json.loads(line) for line in path.read_text().splitlines()]
-        change(turns, run_of(folder, "auto").name)
-        path.write_text("".join(json.dumps(one) + "\n" for one in turns))
-
-    return edit
-
-
-def swapped(turns: list[Any], auto: str) -> None:
+def swapped(claims: list[Any], turns: list[Any], auto: str) -> None:
     for arms in (turn["arms"] for turn in turns):
-        (name,) = (arm for arm in arms if arm.startswith(VANILLA))
-        arms[name], arms[auto] = arms[auto], arms[name]
+        times = arms[VANILLA]["seconds"], arms[auto]["seconds"]
+        arms[auto]["seconds"], arms[VANILLA]["seconds"] = times
 
 
-def faster(turns: list[Any], auto: str) -> None:
+def faster(claims: list[Any], turns: list[Any], auto: str) -> None:
     turns[0]["arms"][auto]["seconds"]["verify"] *= 0.9
 
 
-def other_setting(folder: Path) -> None:
-    path = run_of(folder, "auto").parent / "config.yaml"
-    path.write_text(path.read_text().replace("max_new_tokens: 64", "max_new_tokens: 128"))
+def last_digits(claims: list[Any], *_: Any) -> None:
+    claims[0]["number"] *= 1 + 1e-6
 
 
-EDITS: dict[str, tuple[Edit, str]] = {
-    "a number": (claims_edit(number=9.9), r"= 9.9: number is 1\.\d+ by the run's files"),
+def first_claim(**changes: object) -> Callable[..., object]:
+    return lambda claims, *_: claims[0].update(changes)
+
+
+EDITS: dict[str, tuple[Callable[..., object], str]] = {  # of claims, turns and the arm's name
+    "a number": (first_claim(number=9.9), r"= 9.9: number is 0\.\d+ by the run's files"),
     "a number's last digits": (last_digits, "number is "),
-    "an interval": (claims_edit(interval=[1.0, 1.1]), "interval is "),
-    "a command": (claims_edit(command="python -m skipbench"), "command is python -m skipbench t"),
-    "a protocol claimed": (claims_edit(protocol=1), "protocol is None by the run's files, not 1"),
-    "a claim removed": (without_a_claim, "which nothing claims"),
-    "a sample removed": (turns_edit(lambda turns, _: turns.pop()), "samples is 13"),
-    "a time": (turns_edit(faster), "number is "),
-    "arms swapped": (turns_edit(swapped), "number is "),
-    "a setting": (other_setting, "has the hash"),
+    "an interval": (first_claim(interval=[1.0, 1.1]), "interval is "),
+    "a command": (first_claim(command="python -m skipbench"), "command is python -m skipbench t"),
+    "a protocol claimed": (first_claim(protocol=1), "protocol is 2 by the run's files, not 1"),
+    "a claim removed": (lambda claims, *_: claims.pop(), "which nothing claims"),
+    "a sample removed": (lambda claims, turns, auto: turns.pop(), "samples is 4"),
+    "a time": (faster, "number is "),
+    "times of the arms swapped": (swapped, "number is "),
 }
 
 
 @pytest.mark.parametrize("name", EDITS)
 def test_a_careful_edit_is_found(name: str, bundle: Path, tmp_path: Path) -> None:
     """With new digests: what is found is found in the numbers."""
-    edit, why = EDITS[name]
+    change, why = EDITS[name]
     edited = shutil.copytree(bundle, tmp_path / "bundle")
-    edit(edited)
+    path, arm = run_of(edited).parent / "turns.jsonl", run_of(edited).name
+    claims = json.loads((edited / CLAIMS).read_text())["claims"]
+    turns = [json.loads(line) for line in path.read_text().splitlines()]
+    change(claims, turns, arm)
+    (edited / CLAIMS).write_text(json.dumps({"claims": claims}))
+    path.write_text("".join(json.dumps(one) + "\n" for one in turns))
     redigested(edited)
     assert re.search(why, failures(edited)), failures(edited)
 
@@ -278,10 +217,13 @@ def test_what_fails_is_printed_and_the_status_says_it(
     bundle: Path, skipbench: Command, tmp_path: Path
 ) -> None:
     edited = shutil.copytree(bundle, tmp_path / "bundle")
-    other_setting(edited)
+    path = run_of(edited).parent / "config.yaml"
+    path.write_text(path.read_text().replace("max_new_tokens: 24", "max_new_tokens: 128"))
     done = skipbench("bundle", "--check", str(edited))
-    assert done.returncode == 1 and done.stdout.count("FAILS  auto on") == 7
-    assert done.stdout.count("FAILS  ") == 15  # and the file
+    assert (
+        done.returncode == 1 and len(re.findall("FAILS  auto on.*has the hash", done.stdout)) == 7
+    )
+    assert done.stdout.count("FAILS  ") == 8  # and the file
     assert "is no bundle" in skipbench("bundle", "--check", str(tmp_path)).stderr
 
 

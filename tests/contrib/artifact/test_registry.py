@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Command
-from test_bundle import redigested
+from test_bundle import COMMUNITY, redigested
 from test_page import Reader
 
 from skipbench.config.architecture import Shape
@@ -28,7 +28,6 @@ from skipbench.contrib.artifact.predict_table import Line
 from skipbench.metrics.prices import Curve, Latencies, Point, Prices
 from skipbench.report.published import Printed
 
-COMMUNITY = ROOT / "results" / "community"
 EVIL = "<img src=x onerror=alert(1)>"
 
 
@@ -65,7 +64,7 @@ def test_a_page_has_the_claims_of_what_holds_and_names_the_rest(
         assert f"{claim['number']:.2f}x [{ends}]" in table and claim["hardware"] in table
 
 
-COMMITTED = Path(__file__).parents[3] / "results" / "predicted"
+COMMITTED = ROOT / "results" / "predicted"
 SHAPE = Shape(layers=4, hidden=8, heads=2, kv_heads=2, intermediate=16, vocab=32, context=64)
 CHEAP = ["self-sd-table1"]
 

@@ -1,6 +1,8 @@
 """Our own products: they are the linear function, and a row has the same bits in any company."""
 
 import ctypes
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,15 +22,17 @@ VECTORS = ["amx", "avx512"]  # those of the library BFLOAT16
 KERNELS = [*((name, BF16) for name in (*VECTORS, "avx2")), ("avx2", F32)]
 
 
-def kernel_or_skip(name: str | None = None, dtype: torch.dtype = BF16) -> str:
+def kernel_or_skip(
+    name: str | None = None, dtype: torch.dtype = BF16, of: Callable[..., Any] = functions
+) -> str:
     """A kernel that runs here, by default the one that is used."""
     try:
-        available = functions(dtype)
+        available = of(dtype)
     except UnavailableError as error:
         pytest.skip(f"no products of our own: {error}")
     if name is not None and name not in available:
         pytest.skip(f"the processor or the kernel has no {name}")
-    return name or next(iter(available))
+    return name or str(next(iter(available)))
 
 
 def operands(
@@ -52,11 +56,7 @@ def test_it_is_the_linear_function_and_a_row_has_the_same_bits_in_any_company(
     name, dtype = kernel_or_skip(*kernel), kernel[1]
     weight, bias, x, residual = operands(*shape, (most := most_rows(name, shape[0])) + 1, dtype)
     given = bias if shape[1] % 2 else None
-    product, before, threads = (
-        FewRows(weight, given, name),
-        residual.clone(),
-        torch.get_num_threads(),
-    )
+    product, before = FewRows(weight, given, name), residual.clone()
     wanted = x.double() @ weight.double().t() + (0.0 if given is None else bias.double())
     in_float32 = 2e-7 * shape[0] * (x.double().abs() @ weight.double().abs().t() + 8.0)
     plain = torch.cat([product(row) for row in x.split(1)])
@@ -70,14 +70,11 @@ def test_it_is_the_linear_function_and_a_row_has_the_same_bits_in_any_company(
     ):
         rounding = right.abs() * torch.finfo(dtype).eps / 2
         assert ((found.double() - right).abs() <= rounding + in_float32).all()
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            for rows in (*range(1, 21), 40, most):
-                assert torch.equal(product(x[:most][-rows:]), plain[:most][-rows:])
-                assert torch.equal(product(x[:rows], residual[:rows]), summed[:rows])
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        for rows in (*range(1, 21), 40, most):
+            assert torch.equal(product(x[:most][-rows:]), plain[:most][-rows:])
+            assert torch.equal(product(x[:rows], residual[:rows]), summed[:rows])
     assert torch.equal(residual, before), "the residual was overwritten"
 
 

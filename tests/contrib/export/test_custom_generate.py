@@ -87,13 +87,6 @@ def test_replaced_weights_are_seen_by_every_engine() -> None:
         assert found == [plain] * 3 and plain not in before, change
 
 
-def test_eos_ids_end_it(model: Any) -> None:
-    plain, _ = both(model)
-    eos = plain[PROMPT.shape[1] + 5]
-    ended, fast = both(model, eos_token_id=eos, pad_token_id=0)
-    assert ended == fast and len(fast) < len(plain)
-
-
 class Even(LogitsProcessor):  # type: ignore[misc]  # transformers leaves it untyped
     """Allows even ids at even lengths and odd ids at odd ones."""
 
@@ -103,22 +96,19 @@ class Even(LogitsProcessor):  # type: ignore[misc]  # transformers leaves it unt
         return scores
 
 
-def test_logits_processors_are_honoured(model: Any) -> None:
+def test_arguments_of_generate_are_honoured(model: Any) -> None:
     without = both(model)[0]
+    seven = [lambda ids, scores: torch.full((1,), ids.shape[1] == PROMPT.shape[1] + 7)]
     for more in (
         {"repetition_penalty": 1.7},
         {"no_repeat_ngram_size": 2},
         {"min_new_tokens": 12, "eos_token_id": without[12], "pad_token_id": 0},
+        {"eos_token_id": without[PROMPT.shape[1] + 5], "pad_token_id": 0},
         {"logits_processor": LogitsProcessorList([Even()])},
+        {"stopping_criteria": StoppingCriteriaList(seven)},
     ):
         plain, fast = both(model, **more)
         assert plain == fast and plain != without, more
-
-
-def test_stopping_criteria_are_honoured(model: Any) -> None:
-    seven = [lambda ids, scores: torch.full((1,), ids.shape[1] == PROMPT.shape[1] + 7)]
-    plain, fast = both(model, stopping_criteria=StoppingCriteriaList(seven))
-    assert plain == fast and len(fast) == PROMPT.shape[1] + 7
     late = StoppingCriteriaList([MaxTimeCriteria(max_time=0.0)])
     assert len(both(model, stopping_criteria=late)[1]) == PROMPT.shape[1] + 1
 
@@ -173,7 +163,6 @@ def test_stop_strings_end_it(model: Any, tiny: skipbench.LanguageModel) -> None:
     ("arguments", "says"),
     [
         ({"num_beams": 2}, "one prompt at a time"),
-        ({"num_return_sequences": 2, "do_sample": True}, "one prompt at a time"),
         ({"return_dict_in_generate": True, "output_scores": True}, "honour output_scores"),
         ({"attention_mask": torch.tensor([[0] + [1] * 9])}, "the prompt is padded"),
     ],

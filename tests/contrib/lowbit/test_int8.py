@@ -4,25 +4,15 @@ row has the same bits in any company; without a kernel torch multiplies by the r
 
 import pytest
 import torch
-from test_few_rows import SHAPES, operands
+from test_few_rows import SHAPES, kernel_or_skip, operands
 from torch import Tensor
 
-from skipbench.contrib.cpu.native import UnavailableError
 from skipbench.contrib.lowbit import int8
 from skipbench.contrib.lowbit.int8 import Int8Weight, functions
 from skipbench.contrib.lowbit.int8_gpu import GpuInt8Weight
 
 KERNELS = ["amx", "avx512", "avx2"]
 DTYPES = [torch.float32, torch.bfloat16]
-
-
-def kernel_or_skip(name: str) -> None:
-    try:
-        found = functions()
-    except UnavailableError as error:
-        pytest.skip(f"no products of our own: {error}")
-    if name not in found:
-        pytest.skip(f"the processor has no {name}")
 
 
 def exact(made: Int8Weight, x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -44,20 +34,16 @@ def exact(made: Int8Weight, x: Tensor, bias: Tensor | None, residual: Tensor | N
 def test_it_is_the_product_of_integers_and_a_row_has_the_same_bits_in_any_company(
     shape: tuple[int, int], dtype: torch.dtype, kernel: str
 ) -> None:
-    kernel_or_skip(kernel)
+    kernel_or_skip(kernel, of=lambda dtype: functions())
     weight, bias, x, residual = operands(*shape, 41, dtype)
-    threads = torch.get_num_threads()
     for biased in (None, bias):
         made = Int8Weight(weight, biased, kernel)
         plain, summed = exact(made, x, biased, None), exact(made, x, biased, residual)
-        try:
-            for count in (1, 2):
-                torch.set_num_threads(count)
-                for rows in (*range(1, 10), 16, 17, 41):
-                    assert torch.equal(made(x[-rows:], 1), plain[-rows:])
-                    assert torch.equal(made.added(residual[:rows], x[:rows]), summed[:rows])
-        finally:
-            torch.set_num_threads(threads)
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            for rows in (*range(1, 10), 16, 17, 41):
+                assert torch.equal(made(x[-rows:], 1), plain[-rows:])
+                assert torch.equal(made.added(residual[:rows], x[:rows]), summed[:rows])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

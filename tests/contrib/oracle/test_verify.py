@@ -10,7 +10,7 @@ import torch
 import transformers
 from conftest import Command, rest_slow
 from msgspec.structs import replace
-from records import LENGTH, TEXTS, TINY, kept, model, plain, tiny
+from records import TEXTS, TINY, kept, model, plain, tiny
 
 import skipbench as package
 from skipbench.cli import pytest_plugin
@@ -252,14 +252,3 @@ def test_another_form_of_the_prompt_is_named(name: str) -> None:
     assert found.verdict.position == next(i for i, (own, one) in pairs if own != one)
     named = found.verdict.cause.name if found.verdict.cause else ""
     assert (named == PROMPT) == (name != "another prompt")
-
-
-def test_tokens_of_a_penalty_have_no_cause() -> None:
-    model, lm, tokenizer = tiny()
-    prompt = tokenizer.encode(TEXTS[0])
-    how = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
-    given = torch.tensor([prompt])
-    made = model.generate(given, attention_mask=given.ne(-1), repetition_penalty=1.5, **how)
-    output = Output(prompt_ids=prompt, ids=made[0, len(prompt) :].tolist())
-    (found,) = Oracle(lm, tokenizer, frozenset()).judge([output])
-    assert found.verdict.kind == "wrong" and found.verdict.cause is None

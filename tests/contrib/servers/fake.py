@@ -25,7 +25,6 @@ FAULTS = {  # what it does in place of an answer: what the record has to say
     "malformed": "malformed JSON",
     "a list": "an event that is no JSON object",
     "no delta": "an event of another form",
-    "choices of text": "an event of another form",
     "error": "error in the stream: out of memory",
     "empty": "empty answer",
     "ends early": "no finish_reason",
@@ -37,27 +36,18 @@ FAULTS = {  # what it does in place of an answer: what the record has to say
 
 
 class Fake(ThreadingHTTPServer):
-    """The server.
-
-    Attributes:
-        plan: by prompt, what it does at each try; then it answers.
-        other: parts of prompts whose answers are other ones.
-        token_s: slept before each token.
-        told: fields of the last event, such as an engine's metrics.
-        models: that it names, each with `longest` tokens.
-        drafts: their number, as it says of itself.
-        loads: requests that it refuses because it loads.
-        asked: bodies that came.
-        keys: path and `Authorization` of every request, None without one.
-        do: answers.
+    """The server. `plan`: by prompt, what it does at each try, then it answers; `other`: parts of
+    prompts whose answers are other ones; `told`: fields of the last event, such as an engine's
+    metrics; `loads`: requests that it refuses because it loads; `asked`: bodies that came; `keys`:
+    path and `Authorization` of every request.
     """
 
     daemon_threads, allow_reuse_address, request_queue_size = True, True, 128
 
     def __init__(self, port: int = 0, **given: Any) -> None:
-        self.plan, self.other, self.token_s = dict[str, list[str]](), list[str](), 0.0
-        self.told, self.asked, self.tokens = dict[str, Any](), list[dict[str, Any]](), 12
-        self.version, self.counters, self.key, self.models = "1", "", "", ["fake"]
+        self.plan, self.other = dict[str, list[str]](), list[str]()
+        self.told, self.asked = dict[str, Any](), list[dict[str, Any]]()
+        self.version, self.counters, self.key = "1", "", ""
         self.longest, self.drafts, self.loads = 2048, 3, 0
         self.keys = list[tuple[str, str | None]]()
         self.do: Callable[[Any], None] = Handler.answer
@@ -85,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
         said = {"created": time.time(), "status": {"value": time.time(), "args": ["secret"]}}
         said["max_model_len"] = self.server.longest
         pages = {
-            "/v1/models": {"data": [{"id": name, **said} for name in self.server.models]},
+            "/v1/models": {"data": [{"id": "fake", **said}]},
             "/version": {"version": self.server.version},
             "/get_server_info": {"api_key": "secret", "drafts": self.server.drafts},
         }
@@ -142,15 +132,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _events(self, what: str, said: str, chat: bool) -> Iterator[Event]:
         other = any(part in said for part in self.server.other)
-        words = [f"{(zlib.crc32(said.encode()) >> at) % 97} " for at in range(self.server.tokens)]
+        words = [f"{(zlib.crc32(said.encode()) >> at) % 97} " for at in range(12)]
         words[-1:] = ["other"] if other else words[-1:]
         odd: dict[str, Event] = {
-            "malformed": b'{"choices": [',
-            "a list": b"[1]",
+            "malformed": b'{"choices": [', "a list": b"[1]",
             "error": {"error": {"message": "out of memory"}},
             "no delta": {"choices": [{"index": 0, "delta": 5, "text": 5}]},
-            "choices of text": {"choices": "text"},
-        }
+        }  # fmt: skip
         for at, word in enumerate(words if what != "empty" else []):
             if at == len(words) // 2:
                 if what in odd:
@@ -163,7 +151,6 @@ class Handler(BaseHTTPRequestHandler):
                 if what in ("cuts", "cuts an event", "ends early"):
                     yield from [TORN] * (what == "cuts an event")
                     return
-            time.sleep(self.server.token_s)
             part = "reasoning" if what == "reasons" else "content"
             piece = {"delta": {part: word}} if chat else {"text": word}
             yield {"choices": [{"index": 0, **piece}]}

@@ -1,49 +1,24 @@
 """Small benches of real servers, each a process of its own: ours and llama.cpp's."""
 
-import socket
-import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
 import pytest
-from conftest import ROOT
+from builders import running
 from test_servers import Answer, bench
 
 from skipbench.config.compose import compose
 from skipbench.config.paths import cache_folder
 from skipbench.contrib.gguf.package import _download
-from skipbench.contrib.servers.client import Fault, fetch
 from skipbench.runs.served import DraftCounts
 
 pytestmark = pytest.mark.slow
 LLAMA = cache_folder() / "llama-server"
 STORIES = ["dataset=mini-stories", "limit=4", "dataset.max_new_tokens=24", "model=tiny"]
 SMOLLM2 = ["model=smollm2-135m-q4_1", "model.dtype=float32"]
-
-
-@contextmanager
-def running(*command: str) -> Iterator[str]:
-    """The address of a server, PORT in its command, until the block ends."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    words = [word.replace("PORT", port) for word in command]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL) as server:
-        try:
-            while True:
-                with suppress(Fault):
-                    fetch(f"http://127.0.0.1:{port}", "/health")
-                    break
-                assert server.poll() is None, f"{words} has ended"
-                time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
 
 
 def checked(records: Sequence[Answer], table: str, prompts: int, most: int) -> bool:
@@ -69,7 +44,8 @@ def told(records: Sequence[Answer], arm: str) -> list[DraftCounts]:
 
 def test_ours_with_and_without_drafts(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "skipbench", "serve", "model=tiny", "port=PORT"]
-    with running(*words, "method=vanilla") as a, running(*words, "method=prompt-lookup") as b:
+    lookup = [*words, "method=prompt-lookup"]
+    with running(*words, "method=vanilla") as (a, _), running(*lookup) as (b, _):
         records, table = bench(tmp_path, a, f"{b}/v1", *STORIES)
     assert checked(records, table, 4, 24)
     counts = told(records, "B")
@@ -110,7 +86,7 @@ def test_llama_cpp_with_and_without_prompt_lookup(tmp_path: Path) -> None:
     drafts = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2"]
     drafts += ["--spec-ngram-simple-size-m", "6"]
     asked = ["dataset=tuning", "limit=5", "dataset.max_new_tokens=32", *SMOLLM2]
-    with running(*words) as a, running(*words, *drafts) as b:
+    with running(*words) as (a, _), running(*words, *drafts) as (b, _):
         records, table = bench(tmp_path, a, b, *asked)
     assert checked(records, table, 5, 32)
     counted = {arm: [r.served.counted for r in records if r.arm == arm] for arm in "AB"}
