@@ -32,6 +32,7 @@ from skipbench.methods.knapspec import KnapSpec
 from skipbench.methods.lookahead import Lookahead
 from skipbench.methods.swift import SWIFT
 from skipbench.methods.vanilla import Vanilla
+from skipbench.metrics.host import NO_HOST
 
 pytestmark = NEEDS_RECORDS
 SWIFT_CODE_TREE = (10, 8, 5, 3)
@@ -123,7 +124,7 @@ def test_knapspec_weights_candidates_and_choice() -> None:
         states = verified_states(lm, case["token_ids"][:start], chunks)
         method.begin(State(lm, [1], Sampler(), 1, frozenset()))
         method._x = states
-        method._optimise(lm)
+        method._optimise(lm, NO_HOST)
         trace = method.trace()
         assert trace["weights"] == [(record["w_attn"], record["w_mlp"])]
         final = [int(s in method.skip.skipped) for s in range(lm.sublayers)]
