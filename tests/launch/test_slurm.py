@@ -12,17 +12,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from conftest import ROOT
 
-from skipbench.runs.reading import run_folders
-from skipbench.runs.record import MEASURED, VANILLA
-from skipbench.runs.store import read_turns
+from scripts.fault_processes import Records, records
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 MISSING = [p for p in PROGRAMS if shutil.which(p) is None]
@@ -81,22 +79,6 @@ def until(what: Callable[[], bool], said: str, seconds: float = 180) -> None:
     while not what():
         assert time.monotonic() < end, f"waited {seconds} s in vain until {said}"
         time.sleep(0.1)
-
-
-def records(results: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of every run what depends neither on the clock nor on other arms; turns by index."""
-    found = {}
-    for folder in run_folders(results):
-        turns = [msgspec.to_builtins(turn) for turn in read_turns(folder)]
-        for turn in turns:
-            del turn["order"]
-            turn["arms"] = [turn["arms"][name] for name in (VANILLA, folder.name)]
-            for arm in turn["arms"]:
-                arm.get("trace", {}).pop("setup_s", None)  # of the first answer of a process
-                for name in MEASURED:
-                    del arm[name]
-        found[id_of(folder)] = turns
-    return found
 
 
 def id_of(folder: Path) -> str:
@@ -164,11 +146,12 @@ def preempt(env: Environment, array: str) -> None:
     slurm(env, *words, "sleep 1")
 
 
-def undisturbed(env: Environment, results: Path) -> dict[str, list[dict[str, Any]]]:
+def undisturbed(env: Environment, results: Path) -> Records:
     """The records of a serial run of the sweep, which every other must equal."""
     skipbench(env, "table", *SWEEP, f"results={results}")
     found = records(results)
-    assert len(found) == 12 and all(len(samples) == LIMIT for samples in found.values())
+    counts = Counter(name for name, _ in found)
+    assert len(counts) == 12 and {*counts.values()} == {LIMIT}
     return found
 
 
@@ -179,7 +162,7 @@ def test_a_disturbed_sweep_ends_as_an_undisturbed_one(cluster: Environment, tmp_
     words = [*SWEEP, f"results={parts}", *FAULTY]
     skipbench(env, "submit", *words)
     names = cells_of(parts / "submit" / "sweep-1")
-    assert sorted(names) == sorted(whole)
+    assert sorted(names) == sorted({name for name, _ in whole})
     array = lines_of(parts / "submit" / "sweep-1" / "jobs.jsonl")[-1]["job"]
     folder = disturb(env, array)
     assert {what: id_of(path) for what, path in folder.items()} == {

@@ -18,12 +18,14 @@ from skipbench.metrics.acceptance import PassSeconds
 from skipbench.metrics.formulas import expected_speedup, expected_tokens, tpt
 from skipbench.metrics.interval import paired_ratio_interval
 from skipbench.metrics.prices import Latencies, Prices
-from skipbench.metrics.summary import summarise
+from skipbench.metrics.summary import percentiles, summarise
+from skipbench.report.values import waits
 from skipbench.runs.measures import (
     ExpectedSpeedup,
     GroupScores,
     Lossless,
     Metrics,
+    Percentiles,
     Skipped,
 )
 from skipbench.runs.record import Arm, Round, Seconds, Turn
@@ -163,6 +165,19 @@ def test_speed_by_hand() -> None:
     assert speedup.headline == (pytest.approx(math.sqrt(5 / 3)), None)
     expected = {"prefill": 2.0, "draft": 1.2, "verify": 2.0, "adapt": 0.6, "other": 0.2}
     assert found.seconds.by_phase == pytest.approx(expected)
+
+
+def test_percentiles_weigh_tokens() -> None:
+    assert percentiles([]) is None
+    assert percentiles([(3.0, 1), (1.0, 50), (2.0, 49)]) == Percentiles(p50=1.0, p90=2.0, p99=2.0)
+    base = replace(vanilla(10, 1.3, 0.5), round_s=[0.1] * 9 + [0.4])
+    rounds = [Round(n - 1, n - 1, n - 1, n - 1, n) for n in (6, 2, 2)]
+    own = replace(arm(rounds, Seconds(0.5, 0.0, 0.7, 0.0, 0.0)), round_s=[0.3, 0.2, 0.2])
+    of = summary([turn(base, own)])
+    assert of.ttft_s == of.baseline.ttft_s == Percentiles(p50=0.5, p90=0.5, p99=0.5)
+    assert of.baseline.s_per_output_token == Percentiles(p50=0.1, p90=0.1, p99=0.4)
+    assert structs.astuple(of.s_per_output_token) == pytest.approx((0.05, 0.1, 0.1))
+    assert waits(of, "s_per_output_token").text == "100 / 100 / 400 -> 50.0 / 100 / 100"
 
 
 def test_the_turns_of_a_conversation_are_one_question() -> None:
