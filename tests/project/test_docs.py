@@ -40,6 +40,7 @@ RESULTS = ("results/README.md", "results/gpu/h100-80gb/README.md")
 ALONE = ("README.md", "CONTRIBUTING.md", *RESULTS, "notebooks/README.md")
 PAGES = sorted([*(ROOT / name for name in ALONE), *(ROOT / "docs").rglob("*.md")])
 START = "python -m skipbench"
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 OUTSIDE = ROOT / "docs" / "adding.md"
 FILES = {
     name: text
@@ -63,9 +64,7 @@ def commands(path: Path) -> Iterator[list[str]]:
     """
     text = path.read_text()
     lines = [line for block in blocks(path) for line in block.splitlines()]
-    inline = re.findall(
-        rf"`({START}[^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    )
+    inline = re.findall(rf"`({START}[^`]*)`", FENCED.sub("", text))
     for line in [*lines, *inline]:
         if line.startswith(START):
             yield shlex.split(line, comments=True)[3:]
@@ -151,8 +150,7 @@ def test_make_targets_exist() -> None:
 
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-    titles = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)", FENCED.sub("", path.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 

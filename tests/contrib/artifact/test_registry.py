@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Command
+from conftest import ROOT, Command, rest_slow
 from test_bundle import COMMUNITY, redigested
 from test_page import Reader
 
@@ -66,7 +66,6 @@ def test_a_page_has_the_claims_of_what_holds_and_names_the_rest(
 
 COMMITTED = ROOT / "results" / "predicted"
 SHAPE = Shape(layers=4, hidden=8, heads=2, kv_heads=2, intermediate=16, vocab=32, context=64)
-CHEAP = ["self-sd-table1"]
 
 
 def machine(shape: Shape = SHAPE) -> MachinePrices:
@@ -109,9 +108,7 @@ def test_a_value_above_the_high_end_is_out_of_reach() -> None:
     assert Line(printed, Range(1.5, 1.6, 1.7)).verdict == "lower: 1.48 < 1.50"
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in CHEAP else pytest.param(n, marks=pytest.mark.slow) for n in TABLES]
-)
+@pytest.mark.parametrize("name", rest_slow(TABLES, "self-sd-table1".__eq__))
 def test_a_committed_table_is_what_its_command_gives(name: str) -> None:
     text = prediction(name, "h100-measured")
     assert text == (COMMITTED / f"{name}.h100-measured.predicted.md").read_text()
