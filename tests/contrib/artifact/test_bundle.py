@@ -230,29 +230,17 @@ def test_what_fails_is_printed_and_the_status_says_it(
 # Damaged outputs and bundles: read, or refused in one line
 
 
-SECONDS = {"prefill": 0.1, "draft": 0.0, "verify": 0.0, "adapt": 0.0, "other": 0.9}
-SERVED = {"at": 1.5e9, "count": 4, "text_sha256": "a", "usage": {"x": 1}, "told": {"drafted": 3}}
-ARM = {"tokens": [], "rounds": [], "seconds": SECONDS, "finish": "eos", "served": SERVED}
-TURN = {"index": 0, "id": "p", "prompt_hash": "", "prompt_tokens": 1, "order": ["A"]}
-METHOD = {"name": "a", "url": "http://A", "model": "m", "engine": "e"}
-BENCH: dict[str, Any] = {
-    "config.yaml": {"base": "A", "dataset": {"name": "d"}, "decoding": {"temperature": 0.0}},
-    "A/config.yaml": {"method": METHOD, "model": {"name": "m"}, "over": "a"},
-    "turns.jsonl": {**TURN, "arms": {"A": ARM}, "groups": {}, "question": "", "format": 2},
-}
-
-
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+    """Of outputs, of a bundle, and of servers' arms with one answer."""
     place = tmp_path_factory.mktemp("malformed")
-    values = {
-        "outputs.jsonl": {
-            "prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3],
-        },
-        "bundle/claims.json": {"claims": []},
-        "bundle/SHA256SUMS": f"{'0' * 64}  claims.json",
-        **{f"r/runs/b/{name}": value for name, value in BENCH.items()},
-    }  # fmt: skip
+    outputs = {"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}
+    texts = {"outputs.jsonl": json.dumps(outputs), "bundle/claims.json": '{"claims": []}'}
+    texts["bundle/SHA256SUMS"] = f"{'0' * 64}  claims.json"
+    (row,) = COMMUNITY.glob("smollm2*llama.cpp/runs/*")
+    shutil.copytree(row, place / "r/runs/b")
+    texts |= {f"r/runs/b/{n}": (row / n).read_text() for n in ("config.yaml", "A/config.yaml")}
+    texts["r/runs/b/turns.jsonl"] = (row / "turns.jsonl").read_text().partition("\n")[0]
 
     def read(path: Path) -> object:
         if path.name == "outputs.jsonl":
@@ -261,10 +249,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
             return [*check(path.parent)]
         return computed(read_run(place / "r/runs/b/A"))
 
-    return {
-        name: reader_of(place / name, json.dumps(value) + "\n", read)
-        for name, value in values.items()
-    }
+    return {name: reader_of(place / name, f"{text}\n", read) for name, text in texts.items()}
 
 
 @pytest.mark.filterwarnings("ignore")  # of a library that reads nonsense
