@@ -147,11 +147,8 @@ def test_a_fault_stands_in_the_first_lines(fault: str) -> None:
     assert says in found.partition("## Wrong")[0] or fault in NO_DEFAULT
 
 
-def test_every_gate_has_a_fault() -> None:
+def test_every_gate_has_a_fault_and_what_was_not_measured_is_no_yes() -> None:
     assert {*gpu_verdict.GATES} <= FAULTS.keys()
-
-
-def test_what_was_not_measured_is_no_yes() -> None:
     report = healthy("h200")
     report["steps"] = [s for s in report["steps"] if not s["name"].startswith("engines")]
     assert "**default: no**" in head(report) and "not measured" in head(report)

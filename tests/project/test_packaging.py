@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import METHODS, ROOT
+from conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -37,13 +37,8 @@ def run(installed: Path, cwd: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_lists_the_methods(installed: Path, tmp_path: Path) -> None:
-    listed = [line.split()[0] for line in run(installed, tmp_path, "list", "methods").splitlines()]
-    assert listed == METHODS
-
-
-def test_carries_every_data_file(installed: Path) -> None:
-    for suffix in ("yaml", "jsonl", "jinja", "html", "css", "js", "c"):
+def test_carries_every_file(installed: Path) -> None:
+    for suffix in ("py", "yaml", "jsonl", "jinja", "html", "css", "js", "c"):
         here = {path.relative_to(ROOT) for path in (ROOT / "skipbench").rglob(f"*.{suffix}")}
         assert here <= {path.relative_to(installed) for path in installed.rglob(f"*.{suffix}")}
     hardware = {path.name for path in (ROOT / "conf" / "hardware").iterdir()}
