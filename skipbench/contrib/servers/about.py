@@ -29,7 +29,7 @@ VERSIONS = {MODELS: "version", **PAGES}  # `serve` has it beside the model
 SETTINGS = re.compile("spec|draft|settings")  # parts of a field's path
 LEFT_OUT = re.compile(
     r"^(created|permission|status|internal_states|max_total_num_tokens|id_task|next_token"
-    r"|is_\w+ing|(\w+_)?(at|date|load|pid|port|seed|time|timestamp|uptime\w*|usage|uuid)"
+    r"|is_\w+ing|(\w+_)?(at|date|load|marker|pid|port|seed|time|timestamp|uptime\w*|usage|uuid)"
     r"|(available|free|last|used)_\w+|\w+_(available|free|used))$"
     "|(api|admin|ssl|auth).*key|secret|password|credential|authorization"
     "|(access|auth|bearer|hf)_?token",
