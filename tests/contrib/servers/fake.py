@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         if self._refused():
             return
         said = {"created": time.time(), "status": {"value": time.time(), "args": ["secret"]}}
-        said["max_model_len"] = self.server.longest
+        said |= {"max_model_len": self.server.longest, "media_marker": f"<{time.time_ns()}>"}
         pages = {
             "/v1/models": {"data": [{"id": "fake", **said}]},
             "/version": {"version": self.server.version},
