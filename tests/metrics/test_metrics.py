@@ -52,6 +52,13 @@ def turn(base: Arm, own: Arm, score: tuple[float, ...] = (), **more: Any) -> Tur
     return Turn(**known | more, order=[*arms], arms=arms)
 
 
+def timed(seconds: list[float]) -> list[Turn]:
+    """A run whose prompts take 4 s with vanilla."""
+    rounds = [Round(2, 2, 1, 1, 2)] * 2
+    arms = [arm(rounds, Seconds(1, s / 2, s / 2, 0, 0)) for s in seconds]
+    return [turn(vanilla(4, 4.0), one, index=n, id=str(n)) for n, one in enumerate(arms)]
+
+
 def two_turns() -> list[Turn]:
     # A: 8 tokens, vanilla 4 s, method 2 s. B: 4 tokens, vanilla 2 s, method 2 s.
     a = arm([Round(4, 4, 4, 4, 5), Round(4, 4, 2, 2, 3)], Seconds(1.0, 0.8, 0.8, 0.3, 0.1))
