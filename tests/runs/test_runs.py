@@ -171,6 +171,8 @@ from skipbench.runs.store import RunStore, append_turn, read_turns
 row, name = Path(sys.argv[1]), sys.argv[2]
 run = RunStore(row / name, {"seed": 0, "method": {"name": name}})
 arm = Arm(list(range(400)), [], Seconds(0.1, 0.2, 0.3, 0.0, 0.01), "length")
+print(flush=True)
+sys.stdin.readline()  # both begin together
 for index in range(len(read_turns(run.folder)), 10**6):
     texts = Texts(index, f"s{index}", "p", {}, {name: "t" * 400})
     arms = {"vanilla": arm, name: arm}
@@ -188,10 +190,13 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
             writers, told = dict[str, subprocess.Popen[str]](), dict[str, list[str]]()
             for arm in done:
                 command = [sys.executable, "-c", WRITER, str(tmp_path), arm]
-                writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+                writer = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
                 writers[arm] = stack.enter_context(writer)
+            for writer in writers.values():
+                writer.stdout.readline()
             for arm, writer in writers.items():
-                assert writer.stdout is not None
+                print(file=writer.stdin, flush=True)
                 told[arm] = [writer.stdout.readline()]  # it writes
             for arm in rng.sample([*done], 2):
                 time.sleep(rng.random() * 0.06)
