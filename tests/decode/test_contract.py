@@ -40,10 +40,8 @@ SWITCHES = {
     ],
     "knapspec": [
         "start=carry", "start=full", "protect_ends=true", "drop_first=true", "use_gamma=true",
-        "lengths=[0,17]",
-        "weight_cap=2", "budget=0.9",
-        "tau=0.97", "tau=1", "latency=[1e-4,0,3e-4]", "latency=[3e-4,0,1e-4]", "history=1",
-        "interval=1",
+        "lengths=[0,17]", "weight_cap=2", "budget=0.9", "tau=0.97", "tau=1", "history=1",
+        "interval=1", "latency=[1e-4,0,3e-4]", "latency=[3e-4,0,1e-4]",
     ],
     "layerskip": ["exit_layer=1", "exit_layer=3", "share=false"],
     "del": ["use_gamma=false", "dynamic_threshold=false", "count_rejected=true", "omega=1"],
@@ -84,6 +82,9 @@ ON_ENGINES = rest_slow([(f, e) for f in FAMILIES for e in EVERY_ENGINE], CROSSED
 # A guess is verified the same way whoever made it: `test_sampling_nodes.py` has it every day.
 SAMPLED = [("uniform", "tree")]
 SHAPES = [*SAMPLED, ("auto", "default"), ("lookahead", "default")]
+SHAPED = [c for c in CASES if c[1] in ("default", "tree")]
+ENDS = [*SHAPES, *(c for c in CASES if c[0] == "uniform")]
+SKIPS = ["attn:0;mlp:3", "attn:1-3", "mlp:0,2", "attn:0-3;mlp:0-3"]
 SWITCH_CASES = [(m, s) for m, switches in SWITCHES.items() for s in switches]
 
 
@@ -142,10 +143,7 @@ def test_every_switch(name: str, switch: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    rest_slow(CASES, lambda case: case[0] == "uniform" or case in SHAPES),
-)
+@pytest.mark.parametrize(("name", "variant"), rest_slow(CASES, ENDS.__contains__))
 def test_eos_and_limits(name: str, variant: str) -> None:
     lm = random_lm("llama", "fused")
     contract.check_ends(lm, method_of(name, variant), 1 if name == "uniform" else 3)
@@ -158,10 +156,7 @@ def test_an_empty_set_is_always_right(family: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "engine"), ON_ENGINES)
-@pytest.mark.parametrize(
-    "skip",
-    rest_slow(["attn:0;mlp:3", "attn:1-3", "mlp:0,2", "attn:0-3;mlp:0-3"], "attn:0;mlp:3".__eq__),
-)
+@pytest.mark.parametrize("skip", rest_slow(SKIPS, SKIPS[0].__eq__))
 def test_draft_logits(skip: str, family: str, engine: str) -> None:
     contract.check_draft_logits(random_lm(family, engine), DraftPlan.parse(skip, LAYERS))
 
@@ -171,10 +166,7 @@ def test_tree_logits(family: str, engine: str) -> None:
     contract.check_tree_logits(random_lm(family, engine), DraftPlan.parse("attn:1;mlp:2", LAYERS))
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    rest_slow([c for c in CASES if c[1] in ("default", "tree")], SAMPLED.__contains__),
-)
+@pytest.mark.parametrize(("name", "variant"), rest_slow(SHAPED, SAMPLED.__contains__))
 def test_sampling(name: str, variant: str) -> None:
     method = method_of(name, variant)
     contract.check_sampling(random_lm("llama", "fused", vocab=7), method, drafts=name != "vanilla")
@@ -182,9 +174,7 @@ def test_sampling(name: str, variant: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [(0.7, 1.0, 0), (1.0, 0.8, 0), (1.0, 1.0, 3)], ids=str)
-@pytest.mark.parametrize(
-    ("name", "variant"), [c for c in CASES if c[1] in ("default", "tree") and c[0] != "vanilla"]
-)
+@pytest.mark.parametrize(("name", "variant"), [c for c in SHAPED if c[0] != "vanilla"])
 def test_sampling_of_many_outputs(name: str, variant: str, how: tuple[float, float, int]) -> None:
     contract.check_sampling(
         random_lm("llama", "fused", vocab=7), method_of(name, variant), 600, how
@@ -208,9 +198,6 @@ def test_what_a_method_carries_is_all_that_lasts(name: str) -> None:
     contract.check_carried(random_lm("llama", "fused"), make_method(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "variant"),
-    rest_slow([c for c in CASES if c[1] in ("default", "tree")], SHAPES.__contains__),
-)
+@pytest.mark.parametrize(("name", "variant"), rest_slow(SHAPED, SHAPES.__contains__))
 def test_drafts_are_chains_and_trees(name: str, variant: str) -> None:
     contract.check_drafts(random_lm("llama", "fused"), method_of(name, variant))

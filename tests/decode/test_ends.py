@@ -13,34 +13,24 @@ from skipbench.decode.loop import generate
 from skipbench.lm.model import LM
 
 LONG = (PROMPT * 13)[:104]  # of a context of 128
-FLAT = {"sliding_window": None}
+YARN = {
+    **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0},
+    **{"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.5},
+    **{"mscale": 1.0, "mscale_all_dim": 1.0},
+}
+
+
+def heads(queries: int, keys: int, hidden: int, **more: Any) -> tuple[str, dict[str, Any]]:
+    counts = {"num_attention_heads": queries, "num_key_value_heads": keys}
+    return "llama", counts | {"hidden_size": hidden, **more}
+
+
 ODD: dict[str, tuple[str, dict[str, Any]]] = {
     "window of 1": ("mistral", {"sliding_window": 1}),  # a cached generate of HF is wrong there
-    "scaled by place": (
-        "ministral3",
-        FLAT
-        | {
-            "rope_parameters": {
-                **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "beta_fast": 32.0},
-                **{"original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.5},
-                **{"beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
-            }
-        },
-    ),
+    "scaled by place": ("ministral3", {"sliding_window": None, "rope_parameters": YARN}),
     "heads of 6": ("llama", {"head_dim": 6, "hidden_size": 60, "intermediate_size": 33}),
-    "9 heads over 3": (
-        "llama",
-        {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 10, "hidden_size": 90},
-    ),
-    "7 heads over 7": (
-        "llama",
-        {
-            "num_attention_heads": 7,
-            "num_key_value_heads": 7,
-            "hidden_size": 42,
-            "rms_norm_eps": 0.5,
-        },
-    ),
+    "9 heads over 3": heads(9, 3, 90, head_dim=10),
+    "7 heads over 7": heads(7, 7, 42, rms_norm_eps=0.5),
     "biases": ("llama", {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}),
     "no epsilon": ("llama", {"rms_norm_eps": 0.0, "hidden_act": "relu", "intermediate_size": 77}),
 }

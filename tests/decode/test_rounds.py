@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 from conftest import Command, make_method, random_lm, random_model, rest_slow
 
-import skipbench
 from skipbench.cli import answers
 from skipbench.console import Console
 from skipbench.decode.draft import Draft, State
@@ -64,23 +63,18 @@ def test_a_step_is_cut_with_what_belongs_to_its_tokens() -> None:
 
 
 TOKENS = 24
+STORY = "Once upon a time there was a dog. Once upon a time"
+NAMES = ("uniform", "swift", "lookahead", "prompt-lookup", "del", "clasp")
 
 
 @functools.cache
 def tiny() -> tuple[LM, list[int]]:
-    model = skipbench.load("tiny", "swift")
-    ids = model.tokenizer("Once upon a time there was a dog. Once upon a time")["input_ids"]
+    model = load("tiny", "swift")
     model.lm.allocate(480)
-    return model.lm, list(ids)
+    return model.lm, list(model.tokenizer(STORY)["input_ids"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    rest_slow(
-        ["uniform", "swift", "prompt-lookup", "lookahead", "del", "clasp"],
-        ("uniform", "swift", "lookahead").__contains__,
-    ),
-)
+@pytest.mark.parametrize("name", rest_slow(NAMES, NAMES[:3].__contains__))
 @pytest.mark.parametrize("temperature", rest_slow([0.0, 1.0], (1.0).__eq__))
 def test_the_output_is_the_reference_by_force(name: str, temperature: float) -> None:
     """A reference that is not vanilla's; matches are counted as KnapSpec's script counts them."""
@@ -116,9 +110,6 @@ def test_vanilla_s_own_tokens_force_nothing_and_an_eos_ends() -> None:
     eos, end = frozenset({plain[9]}), plain.index(plain[9]) + 1
     cut = generate(lm, make_method("uniform", layers=12), ids, TOKENS, eos, reference=plain[:end])
     assert cut.tokens == plain[:end] and cut.finish == "eos"
-
-
-STORY = "Once upon a time there was a dog. Once upon a time"
 
 
 def test_generate_streams_and_compares(skipbench: Command) -> None:

@@ -80,25 +80,19 @@ def test_the_script_asks_for_what_the_hardware_says(tmp_path: Path) -> None:
         compose(["hardware=slurm-a100", "hardware.gpus=-1"])
 
 
-def say(folder: Path, age: float = 0, **value: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / "status.json"
-    running = {"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None}
-    path.write_text(json.dumps(running | value))
-    os.utime(path, (time.time() - age,) * 2)
-    return folder
-
-
 def test_the_state_of_a_run(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     ended = subprocess.Popen(["true"])  # and nobody asks how
     while Path(f"/proc/{ended.pid}/stat").read_text().split()[2] != "Z":
         time.sleep(0.01)
-    here = {"host": socket.gethostname()}
+    here, status = {"host": socket.gethostname()}, tmp_path / "status.json"
+    running = {"state": "running", "error": None, "pid": 1, "host": "elsewhere", "slurm": None}
 
     def state(jobs: dict[str, str] | None = None, age: float = 0, **value: Any) -> str:
-        return run_state(say(tmp_path / "run", age, **value), jobs).state
+        status.write_text(json.dumps(running | value))
+        os.utime(status, (time.time() - age,) * 2)
+        return run_state(tmp_path, jobs).state
 
     assert run_state(tmp_path / "none", None).state == "missing"
     ends = ["done", "failed", "interrupted"]
@@ -113,8 +107,8 @@ def test_the_state_of_a_run(tmp_path: Path) -> None:
     assert state(slurm="7", jobs={"8": "RUNNING"}) == "stale"
     assert state(slurm="7", jobs={"7": "PENDING"}) == "queued"
     assert state(slurm="7", jobs=None) == "running", "Slurm's silence says nothing of a job"
-    (status := tmp_path / "run" / "status.json").write_text('{"state": "\\u001b[2J"}')
-    life = run_state(tmp_path / "run", None)
+    status.write_text('{"state": "\\u001b[2J"}')
+    life = run_state(tmp_path, None)
     assert life.state == "failed" and str(status) in str(life.reason)
 
 

@@ -27,7 +27,6 @@ BROKEN = (
     "    pass\n",
     "    return object()\n",
     "    return (\n",
-    "    import os; os._exit(0)\n",
     "    import sys; sys.exit(0)\n",
     "    import os; [os.write(fd, b'passed') for fd in range(1, 9) if fd != 2]; os._exit(0)\n",
 )

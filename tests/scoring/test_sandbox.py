@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -132,11 +133,9 @@ def named(name: str) -> list[int]:
     """Processes of this machine that have given themselves a name."""
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):
             if path.read_text().strip() == name:
                 found.append(int(path.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
     return found
 
 
@@ -152,9 +151,8 @@ def calls_itself(name: str) -> str:
     return f"import ctypes, os, time\nctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n"
 
 
-def wait_for(condition: object, within_s: float = 15.0) -> bool:
-    assert callable(condition)
-    end = time.monotonic() + within_s
+def wait_for(condition: Callable[[], object]) -> bool:
+    end = time.monotonic() + 15
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
     return bool(condition())

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from builders import CONFIG
 from conftest import ROOT, rest_slow
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from skipbench.scoring.sandbox import Outcome
 
 pytestmark = pytest.mark.usefixtures("isolated")
 SMALL = ["dataset=mini-code", "engine.warmup=0"]
+SETTINGS = CONFIG | {"dataset": {"scorer": "humaneval", "name": "d"}}
 
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -70,12 +72,6 @@ def run_folder(
     return row / "x"
 
 
-SETTINGS = {
-    "dataset": {"scorer": "humaneval", "name": "d"},
-    "model": {"name": "m", "dtype": "float32", "device": "cpu"},
-    "method": {"name": "x"},
-    "engine": {"name": "fused", "threads": 1},
-}
 RIGHT, WRONG = "\treturn 3\n", "    return 4\n"
 
 

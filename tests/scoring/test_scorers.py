@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from skipbench.config.compose import compose
 from skipbench.errors import SkipbenchError
-from skipbench.runs.record import Texts
+from skipbench.experiments.row import run_cell
+from skipbench.models.load import load
+from skipbench.runs.reading import run_folders
+from skipbench.runs.run import read_run
 from skipbench.scoring.overlap import corpus_bleu
 from skipbench.scoring.programs import program_of
 from skipbench.scoring.sandbox import bubblewrap, run_program
@@ -149,6 +153,8 @@ def test_boxes_and_integers() -> None:
         assert latex_integer(text) == integer
     for reference in ("073", "73", r"73^\circ", "73.0"):  # as hubs print some answers
         assert score("aime", r"\boxed{73}", "", {"answer": reference}) == {"exact": 1}
+    for text, number in (("#### 1,234", 1234), ("#### -5", -5)):
+        assert score("math", text, "", {"answer": number}) == {"exact": 1}
 
 
 @pytest.mark.parametrize(
@@ -172,11 +178,6 @@ NAMES = {"stories": ("names_kept", "thing_kept"), "summary": ("facts", "all_fact
 def test_scores_of_parts(scorer: str, completion: str, scores: list[float]) -> None:
     found = score(scorer, completion, "Article:", ANSWERS[scorer]["reference"])
     assert found == dict(zip(NAMES[scorer], scores, strict=True))
-
-
-def test_math_reads_thousands_and_signs() -> None:
-    assert score("math", "#### 1,234", "", {"answer": 1234}) == {"exact": 1.0}
-    assert score("math", "#### -5", "", {"answer": -5}) == {"exact": 1.0}
 
 
 ADD = 'def add(a, b):\n    """Return the sum."""\n'
@@ -206,30 +207,46 @@ def test_squad_normalisation() -> None:
     assert score("nq", "", "", {"answers": ["The"]}) == {"exact": 0}  # nothing is left of either
 
 
-def bleu(completion: str, translation: str) -> float:
-    (value,) = score("bleu", completion, "", {"translation": translation}).values()
-    return value
-
-
 def test_bleu_by_hand() -> None:
     # Words 5/6, pairs 3/5, triples 2/4, fours 1/3; equal length, so no penalty.
     by_hand = 100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25
-    assert bleu("the cat sat on a mat", "the cat sat on the mat") == pytest.approx(by_hand)
+    found = score("bleu", "the cat sat on a mat", "", {"translation": "the cat sat on the mat"})
+    assert found == {"sentence_bleu": pytest.approx(by_hand)}
     # Two words have no triples: the order is 2. Four words wanted: the penalty is exp(1 - 4 / 2).
-    assert bleu("the cat", "the cat sat down") == pytest.approx(100 * 2.718281828459045**-1)
+    found = score("bleu", "the cat", "", {"translation": "the cat sat down"})
+    assert found == {"sentence_bleu": pytest.approx(100 * 2.718281828459045**-1)}
 
 
 def test_corpus_bleu_pools_its_counts() -> None:
-    texts = [("the cat sat on a mat", "the cat sat on the mat"), ("b c d e", "b c d e")]
-    rows = [
-        Texts(i, str(i), "", {"translation": t}, {"vanilla": f" {c}\nmore", "x": t})
-        for i, (c, t) in enumerate(texts)
-    ]
+    right = ["the cat sat on the mat", "b c d e"]
+    near = [" the cat sat on a mat\nmore", " b c d e\nmore"]
+    references = [{"translation": text} for text in right]
     # 5 + 4 of 6 + 4 words, 3 + 3 of 5 + 3 pairs, 2 + 2 of 4 + 2 triples, 1 + 1 of 3 + 1 fours.
     by_hand = 100 * (9 / 10 * 6 / 8 * 4 / 6 * 2 / 4) ** 0.25
-    references = [row.reference for row in rows]
-    for arm, wanted in (("vanilla", by_hand), ("x", 100.0)):
-        found = corpus_bleu([row.arms[arm] for row in rows], references)
-        assert found == {"bleu": pytest.approx(wanted)}
+    for texts, wanted in ((near, by_hand), (right, 100.0)):
+        assert corpus_bleu(texts, references) == {"bleu": pytest.approx(wanted)}
     with pytest.raises(SkipbenchError, match="has translation="):
         corpus_bleu(["a"], [{}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["vanilla", "self-sd", "prompt-lookup"])
+@pytest.mark.parametrize("dataset", ["mini-math", "mini-summary", "mini-stories"])
+def test_both_arms_score_the_same(method: str, dataset: str, tmp_path: Path) -> None:
+    """Whatever drafts, a lossless method scores what vanilla scores: answers that fit, and stories
+    far enough to name somebody.
+    """
+    small = ["limit=2", "dataset.max_new_tokens=64", "engine.warmup=0", f"results={tmp_path}"]
+    config = compose([f"method={method}", f"dataset={dataset}", *small])
+    assert run_cell(config, print_table=False)
+    (folder,) = run_folders(tmp_path)
+    run, tokenizer = read_run(folder), load(config.model.path, engine="fused")[1]
+    metrics = run.measured
+    assert metrics.lossless.identical == 2 and metrics.score_equal is True
+    assert metrics.score and metrics.score == metrics.baseline.score
+    assert any(metrics.score.means.values()), "no answer was reached, so nothing was compared"
+    # A run scores a text once: each arm's own tokens are scored here.
+    for turn, row in zip(run.turns, config.dataset.rows(2), strict=True):
+        for arm in turn.arms.values():
+            text = tokenizer.decode(arm.tokens, skip_special_tokens=True)
+            assert arm.score == score(config.dataset.scorer, text, row.prompt, row.reference)

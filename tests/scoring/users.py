@@ -1,6 +1,7 @@
 """Programs in the sandbox of this user and of another."""
 
 import contextlib
+import functools
 import json
 import os
 import pwd
@@ -46,16 +47,7 @@ def passed(programs: list[str], user: str) -> list[bool]:
 def as_user(
     user: str, python: str, code: str, stdin: str = ""
 ) -> "subprocess.CompletedProcess[str]":
+    command, group = [python, "-B", "-c", code], pwd.getpwnam(user).pw_gid
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [python, "-B", "-c", code],
-        user=user,
-        group=pwd.getpwnam(user).pw_gid,
-        extra_groups=[],
-        input=stdin,
-        cwd="/",
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = functools.partial(subprocess.run, user=user, group=group, extra_groups=[])
+    return run(command, input=stdin, cwd="/", env=env, capture_output=True, text=True)
