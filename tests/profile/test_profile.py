@@ -147,7 +147,8 @@ def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "5000" in aside and "roofline (cpu, measured)" in text
     (path,) = tmp_path.glob("latency/*.json")
     record = json.loads(path.read_text())
-    assert record["format"] == FORMAT and {c["context"] for c in record["curves"]} == {16, 32}
+    assert record["format"] == FORMAT
+    assert {c["context"] for c in record["curves"]} == {16}  # 32 leaves no space for 32 rows
     places = [(p["context"], p["rows"]) for p in record["points"]]
     assert places == [(16, 1), (16, 3), (32, 1), (32, 3)]
     assert not list(tmp_path.rglob(".*"))
@@ -159,7 +160,7 @@ def test_a_profile_is_kept_and_used(tmp_path: Path, capsys: pytest.CaptureFixtur
     path.write_text(json.dumps(record))
     words = ["limit=1", "dataset.max_new_tokens=12", "engine.warmup=0", f"results={tmp_path}"]
     assert nothing_lost(run_cell(compose([*words, "method=uniform"]), print_table=False))
-    (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/metrics.json")]
+    (metrics,) = [json.loads(p.read_text()) for p in tmp_path.glob("runs/*/*/metrics.json")]
     assert metrics["tpt"] < 0.6  # tokens/s of a model of 24 sub-layers that take a second each
     assert json.loads(path.read_text()) == record
 

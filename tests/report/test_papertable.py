@@ -41,7 +41,8 @@ def test_every_number_stands_in_its_table_or_has_a_reason(paper: str, table: str
     printed = sorted(r["value"] for r in rows if r["value"] is not None)
     assert sorted(c.published for c in each(t) if c.published is not None) == printed
     assert all(c.measured is None and c.reason for c in each(t))
-    assert all(table.lower() in write(t).replace(" ", "").lower() for write in WRITERS.values())
+    texts = [write(t) for suffix, write in WRITERS.items() if suffix != "csv"]
+    assert all(table.lower() in text.replace(" ", "").lower() for text in texts)
 
 
 def test_numbers_are_shown_as_printed() -> None:

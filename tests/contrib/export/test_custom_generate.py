@@ -195,7 +195,7 @@ def test_strict_gives_the_tokens_of_generate_in_bfloat16(name: str) -> None:
     model.register_forward_hook(other_logits)
     fast = skipbench.custom_generate("prompt-lookup", strict=True)
     with pytest.raises(SkipbenchError, match="other bits than the model's own pass"):
-        model.generate(PROMPT, max_new_tokens=4, custom_generate=fast)
+        model.generate(ids, custom_generate=fast, **given)
 
 
 def test_strict_is_refused_where_it_cannot_be_kept(model: Any) -> None:
