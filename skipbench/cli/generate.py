@@ -79,21 +79,21 @@ def answer_file(session: Session, prompts: Path, out: Path) -> None:
             say(f"{out} has {done} of {len(rows)} answers; going on", "dim")
         with progress(prompts.name, len(rows), done) as advance:
             for number, row in enumerate(rows[done:], done + 1):
-                said = [*row.messages] or [{"role": "user", "content": row.prompt}]
-                said = [*session.system, *said]
-                given = {"prompt": plain_text(said)} if plain else {"messages": said}
+                messages = [*row.messages] or [{"role": "user", "content": row.prompt}]
+                messages = [*session.system, *messages]
+                given = {"prompt": plain_text(messages)} if plain else {"messages": messages}
                 try:
-                    answer = model.generate(said, **options, **row.template)
+                    answer = model.generate(messages, **options, **row.template)
                 except SkipbenchError as error:
                     where = f"{prompts} prompt {number} ({row.id})"
                     raise SkipbenchError(f"{where}: {error}") from error
-                line = {"id": row.id, **given, **row.template, **_said(answer, settings, day)}
+                line = {"id": row.id, **given, **row.template, **_fields_of(answer, settings, day)}
                 append_line(out, json.dumps(line, ensure_ascii=False))
                 advance(f"{answer.tokens_per_s:.0f} tokens/s")
     say(f"{len(rows)} answers in {out}")
 
 
-def _said(answer: "Answer", settings: str, day: str | None) -> dict[str, Any]:
+def _fields_of(answer: "Answer", settings: str, day: str | None) -> dict[str, Any]:
     """Of a line of the file: nothing that another run of the same would say otherwise, such as
     time, but the `day` that the model's chat template writes. A surrogate, which a file cannot
     hold, is in no text that a tokenizer makes.

@@ -190,12 +190,14 @@ def test_no_turn_is_lost_or_written_twice_when_one_of_two_writers_is_killed(tmp_
             writers, told = dict[str, subprocess.Popen[str]](), dict[str, list[str]]()
             for arm in done:
                 command = [sys.executable, "-c", WRITER, str(tmp_path), arm]
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-                writer = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
+                writer = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
                 writers[arm] = stack.enter_context(writer)
             for writer in writers.values():
-                writer.stdout.readline()
+                assert writer.stdout is not None and writer.stdout.readline()
             for arm, writer in writers.items():
+                assert writer.stdout is not None
                 print(file=writer.stdin, flush=True)
                 told[arm] = [writer.stdout.readline()]  # it writes
             for arm in rng.sample([*done], 2):
