@@ -1,6 +1,6 @@
 """mkdocs' hook for the site of docs/: README.md is the front page, api.md comes from docstrings,
-keys.md from the schemas, results.html from the bundles in results/community. Links to files outside
-of docs/ lead to the repository, or are plain text without a `repo_url`.
+keys.md from the schemas, results.html from the bundles in results/community, pictures from FIGURES.
+Other links to files outside of docs/ lead to the repository, or are text without a `repo_url`.
 """
 
 import re
@@ -30,12 +30,15 @@ What `import skipbench` gives, and the base class of a method of your own.
 ::: skipbench.decode.method.Method
 """
 ROOT = Path(__file__).resolve().parent.parent
+FIGURES = "results/laptop/figures/"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     front = "---\nhide: [toc]\n---\n" + (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in (("index.md", front), ("api.md", API), ("keys.md", keys_page())):
         files.append(File.generated(config, name, content=text))
+    for path in (ROOT / FIGURES).glob("*.svg"):
+        files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
     bundles = bundles_of(ROOT / "results" / "community")
     files.append(
         File.generated(config, "results.html", content=registry_page(bundles, "index.html"))
@@ -64,6 +67,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = (folder / name).resolve().relative_to(ROOT).as_posix()
         if path == "README.md":
             return f"{text}({'../' * depth}index.md{sign}{anchor})"
+        path = path.replace(FIGURES, "docs/figures/")
         if path.startswith("docs/"):
             return f"{text}({'../' * depth}{path.removeprefix('docs/')}{sign}{anchor})"
         return f"{text}({config.repo_url}/blob/main/{path})" if config.repo_url else match[1]

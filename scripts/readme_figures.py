@@ -22,6 +22,7 @@ PLACES = {
     "[H100, chat](results/gpu/h100-80gb/smollm2-bfloat16.md)": "gpu/h100-80gb/smollm2-bfloat16.md",
     "[CPU, chat](results/laptop/tables/head-to-head.md)": "laptop/tables/head-to-head.md",
     "[CPU, code](results/laptop/tables/real.md)": "laptop/tables/real.md",
+    "[CPU, planted](results/laptop/tables/planted.md)": "laptop/tables/planted.md",
 }
 """The rows of README's table: what they are called there, and tables of one model each."""
 

@@ -112,8 +112,8 @@ def test_the_best_and_those_as_good_are_taken() -> None:
     runs = [run("vanilla", *VANILLA), run("c", *SLOW), run("b", *CLOSE), run("a", *FAST)]
     drawn = forest(rows_of([*runs, run("a", *FAST[:4], dataset="e")]))
     first, few = titles(drawn)
-    assert first == "m on d: take a, 1.25x [1.19, 1.31] of vanilla; not significantly slower: b"
-    assert few == "m on e: no recommendation with fewer than 5 questions that all have"
+    assert first == "m on d:\ntake a, 1.25x [1.19, 1.31] of vanilla; not significantly slower: b"
+    assert few == "m on e:\nno recommendation with fewer than 5 questions that all have"
     axis = drawn.axes[0]
     assert [text.get_text() for text in axis.get_yticklabels()] == ["a", "b", "vanilla", "c"]
     assert filled(drawn) == ["a", "b"]

@@ -26,7 +26,7 @@ from skipbench.runs.record import VANILLA, Arm, Round, Seconds, Turn
 from skipbench.runs.run import Origin, Run
 
 PROVENANCE = Origin(engine="fused", dtype="float32", device="cpu", commit="0123abc")
-PROVENANCE = structs.replace(PROVENANCE, date="2025-01-02", torch="2.8")
+PROVENANCE = structs.replace(PROVENANCE, date="2025-01-02", torch="2.8", cpu="Xeon")
 
 
 Scores = tuple[dict[str, float], dict[str, float]]  # of vanilla and of the method
@@ -276,7 +276,7 @@ def test_a_table_names_points_reasons_definitions_and_origins() -> None:
     shown = markdown(row_table(runs, ["alpha", "note"], "Table 2", ["limit=20"]))
     assert shown.startswith("## Table 2\n") and "- limit=20" in shown
     assert f"- *alpha*: {DEFINITIONS['alpha']}" in shown and "| point " in shown
-    assert "engine: fused; dtype: float32; device: cpu; commit: 0123abc; date: " in shown
+    assert "engine: fused; dtype: float32; device: cpu; cpu: Xeon; commit: 0123abc; date: " in shown
     assert "date: 2025-01-01 to 2025-01-05 (5 values)" in shown
     assert "method.interval=<8>" in shown and "needs 2 \\| more GiB" in shown
     assert "not replications" in shown and caution(["llama3-8b"], ["cnndm"]) == []

@@ -71,9 +71,10 @@ def test_the_numbers_of_a_table_follow_from_its_records(name: str) -> None:
     measured = [run for run in stored if run.get("metrics") and not run.get("group")]
     assert by_run.keys() == set(runs_of(table_of(place)))
     for run in measured:
-        layers = 30
-        again = to_builtins(summarise(by_run[run["id"]], run["id"].split("/")[1], layers))
+        layers = 24 if run["model"].startswith("planted-24x") else 30
         kept = run["metrics"]
+        turns = by_run[run["id"]][: kept["samples"]]  # others of the pack are of another table
+        again = to_builtins(summarise(turns, run["id"].split("/")[1], layers))
         keys = ("samples", "M", "alpha", "tokens_per_s", "lossless", "skipped", "speedup")
         # what follows from profiled prices, or from programs that were executed, is not in a pack
         names = again["vanilla"].keys() - {"score"}

@@ -114,7 +114,7 @@ def _panel(axis: Axes, title: str, runs: Sequence[Run]) -> list[float]:
     axis.set_yticks(range(len(ordered)), _names(ordered), fontsize=8)
     axis.set_ylim(len(ordered) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
-    axis.set_title(f"{title}: {verdict}", fontsize=8, loc="left")
+    axis.set_title(f"{title}:\n{verdict}", fontsize=8, loc="left")
     for place, text in enumerate(texts):
         where = axis.get_yaxis_transform()
         axis.text(1.01, place, text, transform=where, va="center", fontsize=7.5)

@@ -14,7 +14,7 @@ from skipbench.runs.run import Run
 
 OWN = ("dtype", *LENGTHS)  # settings of the paper's runs, not ours
 BATCH = "1"  # prompts are decoded one at a time
-_PRINTED = ("engine", "device", "dtype", "torch", "commit", "date")
+_PRINTED = ("engine", "device", "cpu", "dtype", "torch", "commit", "date")
 
 
 def deviations(paper: Paper, parts: Sequence[Half], runs: Sequence[Run]) -> list[str]:

@@ -24,7 +24,7 @@ from skipbench.runs.run import Run
 
 NAMES = ("dataset", "model", "method")
 OF_RUN = ("n", "speedup", "M", "alpha", "tpt", "tokens_per_s", "lossless")
-PROVENANCE = ("engine", "dtype", "device", "commit", "date", "torch")
+PROVENANCE = ("engine", "dtype", "device", "cpu", "commit", "date", "torch")
 
 
 def row_table(
