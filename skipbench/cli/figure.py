@@ -43,7 +43,7 @@ def run_figure(asked: Figure) -> None:
                 _say(save(drawn, [run], path / "figures" / kind))
     elif path.parent != Path():
         raise SkipbenchError(f"there is no run {path}; wanted its folder, or an experiment")
-    elif path.name not in choices("experiment") and table.is_file():
+    elif path.name not in {*FIGURES, *NOT_RUN} and table.is_file():
         _forest(table)
     else:
         _experiment(asked)
