@@ -105,6 +105,9 @@ results: $(READY) ## committed results: SmolLM2-135M on its tables and the paper
 	$(BIN)/python -m skipbench table $(TABLE2) $(LAPTOP) $(STRICT) --render-only
 	$(BIN)/python -m skipbench table $(EMBEDDED) scale=embedded results=results/embedded
 	@$(FIGURE) $(LAPTOP) || failed=1; done; exit $$failed
+	$(BIN)/python -m skipbench figure head-to-head results=results/laptop
+	for run in results/laptop/runs/planted-*/swift_*; do $(BIN)/python -m skipbench figure $$run && \
+		cp $$run/figures/map.svg results/laptop/figures/planted-swift-map.svg; done
 	$(BIN)/python scripts/pack_records.py results/laptop results/laptop/tables/*.json
 	$(BIN)/python scripts/readme_figures.py
 

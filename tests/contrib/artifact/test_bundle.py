@@ -237,7 +237,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     outputs = {"prompt": "a", "output": "b", "output_token_ids": [1, 2], "prompt_token_ids": [3]}
     texts = {"outputs.jsonl": json.dumps(outputs), "bundle/claims.json": '{"claims": []}'}
     texts["bundle/SHA256SUMS"] = f"{'0' * 64}  claims.json"
-    (row,) = COMMUNITY.glob("smollm2*llama.cpp/runs/*")
+    (row,) = COMMUNITY.glob("smollm2*servers/runs/*")
     shutil.copytree(row, place / "r/runs/b")
     texts |= {f"r/runs/b/{n}": (row / n).read_text() for n in ("config.yaml", "A/config.yaml")}
     texts["r/runs/b/turns.jsonl"] = (row / "turns.jsonl").read_text().partition("\n")[0]
