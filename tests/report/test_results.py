@@ -73,7 +73,7 @@ def test_the_numbers_of_a_table_follow_from_its_records(name: str) -> None:
     for run in measured:
         layers = 24 if run["model"].startswith("planted-24x") else 30
         kept = run["metrics"]
-        turns = by_run[run["id"]][: kept["samples"]]  # another table may show more prompts of this run
+        turns = by_run[run["id"]][: kept["samples"]]  # others show more of this run
         again = to_builtins(summarise(turns, run["id"].split("/")[1], layers))
         keys = ("samples", "M", "alpha", "tokens_per_s", "lossless", "skipped", "speedup")
         # what follows from profiled prices, or from programs that were executed, is not in a pack
