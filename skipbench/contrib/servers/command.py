@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from skipbench.config.run_config import RunConfig
     from skipbench.contrib.servers.about import Addressed
     from skipbench.data.rows import Example
+    from skipbench.language_model import LanguageModel
 
 MOST_CLIENTS = 64
 BOUNDS = ("ttft", "tpot", "e2el")  # as `vllm bench serve --goodput` names them
@@ -111,9 +112,8 @@ def measured(
 
 def body_of(config: "RunConfig") -> dict[str, Any]:
     """The fields that all requests have."""
-    how = config.decoding
-    body: dict[str, Any] = {"max_tokens": config.dataset.max_new_tokens}
-    body |= {"temperature": how.temperature}
+    how, longest = config.decoding, config.dataset.max_new_tokens
+    body: dict[str, Any] = {"max_tokens": longest, "temperature": how.temperature}
     body |= {"top_p": how.top_p} if how.top_p < 1 else {}
     body |= {"top_k": how.top_k} if how.top_k else {}
     return body | {"stream": True, "stream_options": {"include_usage": True}}
@@ -170,31 +170,35 @@ def key_of(url: str, words: str) -> str:
 
 
 def judged(rows: Sequence[Sequence[Path]], asked: Bench) -> list[list[str]]:
-    """Writes the oracle's verdicts on the answers in these rows of folders, if a checkpoint was
-    named; returns lines on each row.
-    """
+    """Judges the answers in these rows of folders, if a checkpoint was named; lines on each row."""
     if not any(word.startswith(("model=", "model.path=")) for word in asked.settings):
         return [[] for _ in rows]
-    from skipbench.contrib.oracle.api import verify
-    from skipbench.contrib.oracle.report import report
     from skipbench.contrib.servers.records import write_metrics
-    from skipbench.contrib.servers.table import SHOWN
     from skipbench.language_model import load_settings
     from skipbench.runs.lock import held
-    from skipbench.runs.store import judge
 
     with working("loading the model"):
         model = load_settings(asked.model_settings(), "vanilla")
-    notes = list[list[str]]()
-    for row in rows:
-        notes.append([])
-        with held(row[0]):
-            for folder in row:
-                result = verify(folder, model)
-                kinds: list[Any] = [verdict.kind for verdict in result.verdicts]
-                judge(folder, ["diverged" if kind == "wrong" else kind for kind in kinds])
-                text = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
-                lines = re.sub(r"\n +", "; ", text).splitlines()
-                notes[-1] += [f"{folder.name}: {line}." for line in lines]
-            write_metrics(row)
+    notes = [list[str]() for _ in rows]
+    with progress("judging the answers of servers", sum(map(len, rows))) as advance:
+        for said, row in zip(notes, rows, strict=True):
+            with held(row[0]):
+                for folder in row:
+                    said += verdicts(folder, model)
+                    advance(folder.name)
+                write_metrics(row)
     return notes
+
+
+def verdicts(folder: Path, model: "LanguageModel") -> list[str]:
+    """Writes the oracle's verdicts on the answers of one server; returns lines on them."""
+    from skipbench.contrib.oracle.api import verify
+    from skipbench.contrib.oracle.report import report
+    from skipbench.contrib.servers.table import SHOWN
+    from skipbench.runs.store import judge
+
+    result = verify(folder, model)
+    kinds: list[Any] = ["diverged" if v.kind == "wrong" else v.kind for v in result.verdicts]
+    judge(folder, kinds)
+    text = "\n".join(report(result, SHOWN)).replace(f" ({result.format})", "")
+    return [f"{folder.name}: {line}." for line in re.sub(r"\n +", "; ", text).splitlines()]
