@@ -8,7 +8,8 @@ else a limit on the size of files, which gives an error of the same calls), the 
 is torn, garbage or zeros, as a machine that lost its power may leave it, squeue does not answer, or
 sbatch refuses.
 After every fault the records are readable, those that were there are there and those of an
-undisturbed run, none is twice, tables tell no more, and Slurm has no cell twice. A process that
+undisturbed run, none is twice, tables tell no more, and Slurm has no cell twice, once a job that
+its submission did not live to write down is cancelled. A process that
 ends by itself ends without a traceback; but for kills and full disks no temporary file and no held
 lock is left. Then the same command, alone, ends what is left.
 """
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 from scripts.fault_processes import (
@@ -50,10 +52,10 @@ SBATCH = """#!/bin/sh
 [ -e {0}/sbatch.fails ] && exit 1
 for script; do :; done
 count=$(grep -oE 'array=0-[0-9]+' "$script" | grep -oE '[0-9]+$')
-number=$(($(ls {0}/sent | wc -l) + 1))
-for task in $(seq 0 $count); do echo "$number|$number|$task|PENDING" >> {0}/queue; done
-cp "$script" {0}/sent/.new && mv {0}/sent/.new {0}/sent/$number
-echo $number
+touch {0}/asked/$$
+for task in $(seq 0 $count); do echo "$$|$$|$task|PENDING" >> {0}/queue; done
+cp "$script" {0}/sent/.$$ && mv {0}/sent/.$$ {0}/sent/$$
+echo $$
 """
 SQUEUE = """#!/bin/sh
 [ -e {0}/squeue.fails ] && exit 1
@@ -108,7 +110,8 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "sent").mkdir(parents=True)
+        for name in ("sent", "asked"):
+            (folder / name).mkdir(parents=True)
         (folder / "queue").touch()
         for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
             (folder / name).write_text(text.format(folder))
@@ -119,17 +122,13 @@ class Slurm:
             path = self.folder / f"{kind}.fails"
             path.touch() if fails else path.unlink()
 
-    def taken(self) -> dict[str, str]:
-        """The scripts that sbatch took, and their jobs."""
-        return {path.read_text(): path.name for path in self.folder.glob("sent/[0-9]*")}
-
     def cells(self) -> list[str]:
         """The cells of all scripts that sbatch took."""
         from skipbench.launch.manifest import read_row
         from skipbench.runs.provenance import config_hash
 
         cells = []
-        for text in self.taken():
+        for text in (path.read_text() for path in self.folder.glob("sent/[0-9]*")):
             rows, first = re.findall(r"array=0-(\d+)|\$\(\((\d+) \+", text)
             path = re.findall(r" runrow (\S+) ", text)[0]
             numbers = range(int(first[1]), int(first[1]) + int(rows[0]) + 1)
@@ -139,20 +138,21 @@ class Slurm:
 
 
 def settle(results: Path, slurm: Slurm) -> None:
-    """What a user does where a submission ended before sbatch had answered: looks which jobs there
-    are, seconds later if need be, as sbatch may outlive the process that called it.
+    """What a user does where a submission ended between sbatch and its own line on the job: looks
+    which jobs there are, and cancels those that no line names. sbatch may outlive its caller.
     """
-    for path in results.glob("submit/*/jobs.jsonl"):
-        if not (lines := path.read_text().splitlines()):
-            continue  # killed before the first
-        last, starts = json.loads(lines[-1]), {json.loads(line)["first"] for line in lines}
-        if not last["job"]:
-            script = (path.parent / f"{len(starts) - 1}.sh").read_text()
-            until = time.monotonic() + 5
-            while script not in (taken := slurm.taken()) and time.monotonic() < until:
-                time.sleep(0.01)
-            answer = [json.dumps(last | {"job": taken[script]})] if script in taken else []
-            path.write_text("".join(f"{line}\n" for line in [*lines[:-1], *answer]))
+    asked = [path.name for path in slurm.folder.glob("asked/*")]
+    until = time.monotonic() + 5
+    while any(Path("/proc", pid).exists() for pid in asked) and time.monotonic() < until:
+        time.sleep(0.01)
+    lines = [path.read_text().splitlines() for path in results.glob("submit/*/jobs.jsonl")]
+    known = {json.loads(line)["job"] for line in chain(*lines)}
+    for path in slurm.folder.glob("sent/[0-9]*"):
+        if path.name not in known:
+            path.unlink()
+    tasks = (slurm.folder / "queue").read_text().splitlines()
+    kept = [f"{task}\n" for task in tasks if task.partition("|")[0] in known]
+    (slurm.folder / "queue").write_text("".join(kept))
 
 
 def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if argv is None and not sys.flags.safe_path:
         sys.path.insert(0, "")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(one_kind_of_error())  # outside: a signal may come at any line
         stack.enter_context(handle_signals())
-        stack.enter_context(one_kind_of_error())
         dispatch(list(sys.argv[1:] if argv is None else argv))
 
 

@@ -189,7 +189,7 @@ DAILY = [("clasp", "stories260K"), ("del", "stories260K")]
 
 def counts_of(case: Any) -> list[tuple[int, ...]]:
     """Accepted and drafted tokens of the published code's rounds, and DEL's exit layers."""
-    if "rounds" not in case:
+    if "draft_top1_prob_and_chain_per_round" in case:
         chains = case["draft_top1_prob_and_chain_per_round"]
         accepted = case["accept_length_list_incl_root"]
         return [(n - 1, len(chain)) for n, (_, chain) in zip(accepted, chains, strict=False)]
