@@ -54,7 +54,7 @@ def row_table(
     fastest = any(line.fastest for line in lines) and "speedup" in heads
     few = columns and ALL not in columns
     grids = [_grid(heads, lines, rows), *([] if few else _parts(ordered, everything))]
-    provenance = "; ".join(f"{n}: {found}" for n in PROVENANCE if (found := _distinct(runs, n)))
+    provenance = "; ".join(f"{name}: {_distinct(runs, name)}" for name in PROVENANCE)
     warnings = caution((run.model for run in runs), (run.dataset for run in runs))
     shown = (column for column in wanted if column.key in heads and column.kind == "number")
     return Table(
@@ -173,7 +173,7 @@ def _distinct(runs: Sequence[Run], name: str) -> str:
     values = sorted({str(v) for run in runs if (v := getattr(run.origin, name))})
     if len(values) > 3:
         return f"{values[0]} to {values[-1]} ({len(values)} values)"
-    return ", ".join(values)
+    return ", ".join(values) or MISSING
 
 
 def _record(run: Run) -> dict[str, object]:
