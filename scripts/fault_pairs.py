@@ -52,7 +52,6 @@ SBATCH = """#!/bin/sh
 [ -e {0}/sbatch.fails ] && exit 1
 for script; do :; done
 count=$(grep -oE 'array=0-[0-9]+' "$script" | grep -oE '[0-9]+$')
-touch {0}/asked/$$
 for task in $(seq 0 $count); do echo "$$|$$|$task|PENDING" >> {0}/queue; done
 cp "$script" {0}/sent/.$$ && mv {0}/sent/.$$ {0}/sent/$$
 echo $$
@@ -110,8 +109,7 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("sent", "asked"):
-            (folder / name).mkdir(parents=True)
+        (folder / "sent").mkdir(parents=True)
         (folder / "queue").touch()
         for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
             (folder / name).write_text(text.format(folder))
@@ -121,6 +119,14 @@ class Slurm:
         if kind in OF_SLURM:
             path = self.folder / f"{kind}.fails"
             path.touch() if fails else path.unlink()
+
+    def answers(self) -> bool:
+        """Whether an sbatch is at work, which may outlive its caller."""
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # over meanwhile
+                if str(self.folder / "sbatch").encode() in path.read_bytes():
+                    return True
+        return False
 
     def cells(self) -> list[str]:
         """The cells of all scripts that sbatch took."""
@@ -138,21 +144,17 @@ class Slurm:
 
 
 def settle(results: Path, slurm: Slurm) -> None:
-    """What a user does where a submission ended between sbatch and its own line on the job: looks
-    which jobs there are, and cancels those that no line names. sbatch may outlive its caller.
-    """
-    asked = [path.name for path in slurm.folder.glob("asked/*")]
-    until = time.monotonic() + 5
-    while any(Path("/proc", pid).exists() for pid in asked) and time.monotonic() < until:
+    """What a user does where a submission ended before it wrote the job down: cancels the job."""
+    while slurm.answers():
         time.sleep(0.01)
-    lines = [path.read_text().splitlines() for path in results.glob("submit/*/jobs.jsonl")]
-    known = {json.loads(line)["job"] for line in chain(*lines)}
+    files = [path.read_text().splitlines() for path in results.glob("submit/*/jobs.jsonl")]
+    known = {json.loads(line)["job"] for line in chain(*files)}
     for path in slurm.folder.glob("sent/[0-9]*"):
         if path.name not in known:
             path.unlink()
-    tasks = (slurm.folder / "queue").read_text().splitlines()
-    kept = [f"{task}\n" for task in tasks if task.partition("|")[0] in known]
-    (slurm.folder / "queue").write_text("".join(kept))
+    queue = slurm.folder / "queue"
+    lines = queue.read_text().splitlines(keepends=True)
+    queue.write_text("".join(line for line in lines if line.partition("|")[0] in known))
 
 
 def strike(results: Path, words: list[str], kind: str, rng: random.Random, usual_s: float) -> None:
